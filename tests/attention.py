@@ -143,6 +143,42 @@ def requests(count: int, **given) -> list[SimpleNamespace]:
 sample = partial(seeds.sample_with_seeds, plain)
 
 
+def undrafted(
+    info: SimpleNamespace, length: int, penalties=None, before_it=(), bias=None, mask=None
+) -> list[list[int]]:
+    """What requests write without speculation, by SGLang's steps, one token after the other.
+
+    Args:
+        penalties: the sampling parameters of all of them, where there are some.
+        before_it: what was written in an earlier request of the same answer.
+        mask: what a grammar allows after two tokens.
+    """
+    texts = [[1, 2] for _ in info.top_ks]
+    info.need_top_k_sampling = info.need_top_p_sampling = info.need_min_p_sampling = True
+    for written in range(length):
+        before, last = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
+        logits = target(before, last)
+        if penalties:
+            past = [[*before_it, *text[1:]] for text in texts]
+            counts = torch.tensor([[one.count(n) for n in range(VOCABULARY)] for one in past])
+            logits -= penalties.frequency_penalty * counts
+            logits -= penalties.presence_penalty * (counts > 0)
+            if written + 1 < penalties.min_new_tokens:
+                logits[:, [7, *(penalties.stop_token_ids or [])]] = float("-inf")
+            scale = torch.where(counts > 0, penalties.repetition_penalty, 1.0)
+            logits = torch.where(logits < 0, logits * scale, logits / scale)
+        logits = logits if bias is None else logits + bias
+        logits = logits if mask is None else logits.masked_fill(~mask(before, last), float("-inf"))
+        probs, places = (
+            torch.softmax(logits / info.temperatures, -1),
+            torch.tensor(START - 1 + written),
+        )
+        tokens = sample(None, probs, info, places.expand(len(texts)), False)
+        for text, token in zip(texts, tokens.tolist(), strict=True):
+            text.append(token)
+    return [text[2:] for text in texts]
+
+
 def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch.Tensor]:
     """The trees that continue the texts, and the two tokens up to every node: [batch,
     nodes] each.

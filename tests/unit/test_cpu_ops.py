@@ -15,8 +15,9 @@ from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
 from lr_sglang.plugin import seeds
 from lr_sglang.sglang_api.plugin_protocol import PLACE_FIELD
-from tests.attention import reference, registered, same_numbers, visible  # noqa: F401  # noqa: F401
+from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
 
+OPERATORS = torch.ops.sgl_kernel  # as SGLang calls them
 ROWS, WIDTH = 3000, 130  # of a cache, and of its table
 
 
@@ -42,11 +43,16 @@ class Cache:
         return self.table[self.requests[sequence], : self.seq_lens[sequence]].long()
 
 
+def assert_attends(output, query, k, v, visible):
+    expected = reference(query, k, v, visible, 0.3)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def decode(cache, query, key, value, *, window=0, cap=0.0, sinks=None, cross=False):
     """Write each sequence's newest token and attend."""
     output = torch.empty_like(query)
     loc = torch.stack([cache.rows(i)[-1] for i in range(len(cache.seq_lens))])
-    torch.ops.sgl_kernel.decode_attention_cpu(
+    OPERATORS.decode_attention_cpu(
         query, cache.k, cache.v, output, key, value, loc, torch.empty(0), cache.table, cache.requests, cache.seq_lens,
         0.3, cap, cross, window, None, sinks,
     )  # fmt: skip
@@ -58,7 +64,7 @@ def extend(
     function=None,
 ):  # fmt: skip
     output, lens = torch.empty_like(query), torch.tensor(lens, dtype=torch.int32)
-    (function or torch.ops.sgl_kernel.extend_attention_cpu)(
+    (function or OPERATORS.extend_attention_cpu)(
         query, key, value, output, cache.k, cache.v, cache.table, cache.requests, cache.seq_lens, lens,
         lens.cumsum(0) - lens, int(lens.max()), 0.3, cap, cross, window, None, sinks, tree,
     )  # fmt: skip
@@ -122,8 +128,7 @@ def test_decode_is_attention_whichever_way_is_cheapest_to_read_the_rows(
         rows = cache.rows(i)
         assert torch.equal(cache.k[rows[-1]], key[i]) and torch.equal(cache.v[rows[-1]], value[i])
         seen = torch.ones(1, length, dtype=torch.bool)
-        expected = reference(query[[i]], cache.k[rows], cache.v[rows], seen, 0.3)
-        torch.testing.assert_close(output[[i]].double(), expected, rtol=1e-5, atol=1e-5)
+        assert_attends(output[[i]], query[[i]], cache.k[rows], cache.v[rows], seen)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +152,11 @@ def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monk
     start = 0
     for i, (new, prefix) in enumerate(zip(lens, prefixes, strict=True)):
         mine = slice(start, start + new)
-        k, v = (
-            torch.cat([cache.k[cache.rows(i)[:prefix]], key[mine]]),
-            torch.cat([cache.v[cache.rows(i)[:prefix]], value[mine]]),
-        )
+        old = cache.rows(i)[:prefix]
+        k, v = torch.cat([cache.k[old], key[mine]]), torch.cat([cache.v[old], value[mine]])
         own = trees[i] if option == "tree" else torch.ones(new, new, dtype=torch.bool).tril()
         visible = torch.cat([torch.ones(new, prefix, dtype=torch.bool), own], 1)
-        expected = reference(query[mine], k, v, visible, 0.3)
-        torch.testing.assert_close(output[mine].double(), expected, rtol=1e-5, atol=1e-5)
+        assert_attends(output[mine], query[mine], k, v, visible)
         start += new
 
 
@@ -267,45 +269,24 @@ def test_settings_name_flags_and_variables():
 SEEDS = range(25)
 
 
-def ops():
-    """The operators as SGLang calls them."""
-    return torch.ops.sgl_kernel
-
-
-class Pool:
-    """A table of cache rows with requests of random lengths, and a random batch of them."""
-
-    def __init__(self, seed: int, spare: int = 40) -> None:
-        self.random = random.Random(seed)
-        torch.manual_seed(seed)
-        self.requests, self.length = self.random.randint(1, 12), self.random.randint(8, 90) + spare
-        self.batch = self.random.randint(1, self.requests)
-        self.ids = torch.tensor(self.random.sample(range(self.requests), self.batch))
-        cells = self.requests * self.length
-        self.table = (torch.randperm(cells) + 1).view(self.requests, self.length).to(torch.int32)
-        self.seq_lens = torch.tensor(
-            [self.random.randint(1, self.length - spare) for _ in range(self.batch)]
-        )
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_for_drafting_and_the_table_of_branches(seed):
-    pool = Pool(seed)
-    topk, steps = pool.random.randint(1, 4), pool.random.randint(1, 6)
-    free = torch.zeros(pool.batch * topk * steps, dtype=torch.int64)
-    ops().assign_draft_cache_locs_contiguous_cpu(
-        pool.ids, pool.table, pool.seq_lens, free, pool.length, topk, steps
+    chance = random.Random(seed)
+    batch, topk, steps = chance.randint(1, 12), chance.randint(1, 4), chance.randint(1, 6)
+    lens = [chance.randint(1, 50) for _ in range(batch)]
+    cache = Cache([length + topk * steps for length in lens], 1, 1, seed)
+    free = torch.zeros(batch * topk * steps, dtype=torch.int64)
+    OPERATORS.assign_draft_cache_locs_contiguous_cpu(
+        cache.requests, cache.table, torch.tensor(lens), free, WIDTH, topk, steps
     )
-    before = pool.table.clone()
-    table = ops().build_draft_decode_metadata_cpu(
-        pool.table, pool.ids, pool.seq_lens, topk, steps, pool.length
+    before = cache.table.clone()
+    table = OPERATORS.build_draft_decode_metadata_cpu(
+        cache.table, cache.requests, torch.tensor(lens), topk, steps, WIDTH
     )
-    assert torch.equal(pool.table, before) and table.shape[0] == pool.batch * topk
-    for i, (request, length) in enumerate(
-        zip(pool.ids.tolist(), pool.seq_lens.tolist(), strict=True)
-    ):
-        row = pool.table[request].tolist()
-        assert free.view(pool.batch, -1)[i].tolist() == row[length : length + topk * steps]
+    assert torch.equal(cache.table, before) and table.shape[0] == batch * topk
+    for i, length in enumerate(lens):
+        row = cache.rows(i).tolist()
+        assert free.view(batch, -1)[i].tolist() == row[length : length + topk * steps]
         for branch in range(topk):
             own = row[length + branch * steps : length + (branch + 1) * steps]
             assert table[i * topk + branch, : length + steps].tolist() == row[:length] + own
@@ -330,7 +311,7 @@ def test_rows_of_all_layers_move_as_if_all_were_read_first(seed):
     for new, old in zip(expected, caches, strict=True):
         for to, of in zip(target.tolist(), source.tolist(), strict=True):
             new[to] = old[of]
-    ops().copy_all_layer_kv_cache_cpu(
+    OPERATORS.copy_all_layer_kv_cache_cpu(
         torch.tensor([one.data_ptr() for one in caches], dtype=torch.uint64),
         torch.tensor([one[0].numel() * one.element_size() for one in caches]),
         target.to(chance.choice([torch.int32, torch.int64])),
@@ -383,7 +364,7 @@ class Drafts:
         out["positions"] = torch.zeros(self.batch * self.n, dtype=torch.int64)
         # SGLang's may be too long
         out["mask"] = torch.ones(int((widths * self.n).sum()) + 4, dtype=torch.bool)
-        ops().build_tree_kernel_efficient_cpu(
+        OPERATORS.build_tree_kernel_efficient_cpu(
             self.parent_list, self.selected, self.lens, out["mask"], out["positions"], out["index"], out["child"],
             out["sibling"], self.topk, self.steps, self.n, mode,
         )  # fmt: skip
@@ -449,7 +430,7 @@ def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
     predicts = torch.full((batch * n,), -5, dtype=torch.int32)
     accepted = torch.full((batch, longest), -1, dtype=torch.int32)
     count = torch.full((batch,), -9, dtype=torch.int32)
-    ops().verify_tree_greedy_cpu(
+    OPERATORS.verify_tree_greedy_cpu(
         predicts,
         accepted,
         count,
@@ -534,8 +515,7 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
             backend.v[rows[-n:]], value[mine]
         )
         seen = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
-        expected = reference(query[mine], backend.k[rows], backend.v[rows], seen, 0.3)
-        torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
+        assert_attends(got[mine], query[mine], backend.k[rows], backend.v[rows], seen)
 
 
 @pytest.mark.parametrize("new", [1, 4])
@@ -609,7 +589,7 @@ def test_rows_that_are_kept_between_passes_are_never_stale(seed, new):
 
 def test_a_draft_step_follows_the_table_of_branches():
     backend = Backend(3, [6, 6], scattered=True)
-    table = ops().build_draft_decode_metadata_cpu(
+    table = OPERATORS.build_draft_decode_metadata_cpu(
         backend.table, backend.requests, backend.seq_lens - 6, 2, 3, WIDTH
     )
     lengths = (backend.seq_lens - 6).repeat_interleave(2) + 2
@@ -622,8 +602,7 @@ def test_a_draft_step_follows_the_table_of_branches():
     for i, length in enumerate(lengths.tolist()):
         rows = table[i, :length].long()
         seen = torch.ones(1, length, dtype=torch.bool)
-        expected = reference(query[i : i + 1], backend.k[rows], backend.v[rows], seen, 0.3)
-        torch.testing.assert_close(got[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
+        assert_attends(got[[i]], query[[i]], backend.k[rows], backend.v[rows], seen)
     assert not batched._kept._layers  # rows of a draft are written again and again: none are kept
 
 

@@ -19,7 +19,6 @@ from tests.attention import (  # noqa: F401
     DRAFTS,
     FILTERS,
     SHAPES,
-    START,
     VOCABULARY,
     drafted,
     registered,
@@ -28,6 +27,7 @@ from tests.attention import (  # noqa: F401
     sample,
     settings,
     target,
+    undrafted,
     verified,
     visible,
 )
@@ -125,37 +125,12 @@ def test_what_is_drafted_does_not_change_the_distribution(shape, draft, filters)
 # ------------------------------------------------------- seeds
 
 
-def undrafted(
-    seed, length, request=None, before_it=(), bias=None, mask=None, temperature=0.6, **filters
-) -> list[int]:
-    """A text without speculation: SGLang's steps, one token at a time, for one request."""
-    text, info = [1, 2], settings(1, seed=seed, **filters)
-    info.need_top_k_sampling = info.need_top_p_sampling = info.need_min_p_sampling = True
-    for step in range(length):
-        before, last = torch.tensor([text[-2]]), torch.tensor([text[-1]])
-        logits = target(before, last)
-        if request:
-            given, past = request.sampling_params, [*before_it, *text[1:]]
-            counts = torch.tensor([past.count(token) for token in range(VOCABULARY)])
-            logits -= given.frequency_penalty * counts + given.presence_penalty * (counts > 0)
-            if len(text) - 1 < given.min_new_tokens:
-                logits[:, [7, *(given.stop_token_ids or [])]] = float("-inf")
-            scale = torch.where(counts > 0, given.repetition_penalty, 1.0)
-            logits = torch.where(logits < 0, logits * scale, logits / scale)
-        logits = logits if bias is None else logits + bias
-        logits = logits if mask is None else logits.masked_fill(~mask(before, last), float("-inf"))
-        position = torch.tensor([START - 1 + step])
-        text.append(
-            int(sample(None, torch.softmax(logits / temperature, -1), info, position, False))
-        )
-    return text[2:]
-
-
 @pytest.mark.parametrize(("shape", "filters"), grid(SHAPES, FILTERS))
 def test_a_seed_gives_the_same_tokens_with_and_without_drafts(shape, filters):
     numbers = list(range(12))
-    texts = grow(settings(12, seed=numbers, **FILTERS[filters]), shape, length=25)
-    assert texts == [undrafted(number, 25, **FILTERS[filters]) for number in numbers]
+    info = settings(12, seed=numbers, **FILTERS[filters])
+    texts = grow(info, shape, length=25)
+    assert texts == undrafted(info, 25)
     assert len(set(map(tuple, texts))) > 6
 
 
@@ -179,7 +154,7 @@ def test_a_seed_gives_the_same_tokens_with_and_without_drafts(shape, filters):
 def test_penalties_count_every_token_and_no_other(shape, penalties):
     numbers, reqs = list(range(12)), requests(12, **penalties)
     texts = grow(settings(12, seed=numbers), shape, length=25, reqs=reqs)
-    assert texts == [undrafted(number, 25, reqs[0]) for number in numbers]
+    assert texts == undrafted(settings(12, seed=numbers), 25, reqs[0].sampling_params)
     assert texts != grow(settings(12, seed=numbers), shape, length=25)
 
 
@@ -207,7 +182,8 @@ def test_what_an_answer_had_before_the_request_counts_as_what_the_request_wrote(
     for request in reqs:
         request.origin_input_ids = [5, 5, 3, 4, 4]
     texts = grow(settings(12, seed=numbers), "n-gram", length=25, reqs=reqs)
-    assert texts == [undrafted(number, 25, reqs[0], [3, 4, 4]) for number in numbers]
+    given = reqs[0].sampling_params
+    assert texts == undrafted(settings(12, seed=numbers), 25, given, before_it=[3, 4, 4])
 
 
 class Batch(SimpleNamespace):
@@ -236,7 +212,7 @@ def test_bias_and_grammar_are_kept():
     info = settings(12, seed=numbers)
     info.logit_bias = bias.expand(12, -1)
     texts = grow(info, "n-gram", length=25, mask=mask)
-    assert texts == [undrafted(number, 25, bias=bias, mask=mask) for number in numbers]
+    assert texts == undrafted(info, 25, bias=bias, mask=mask)
 
 
 @pytest.mark.parametrize("scale", [0, 1, 5])
@@ -273,7 +249,7 @@ def test_greedy_seeded_and_unseeded_requests_share_a_batch():
     texts = grow(info, "top-k 2", length=6)
     # 1e-4: as good as greedy
     assert texts[0] == texts[3] == grow(settings(1, temperature=1e-4), length=6)[0]
-    assert texts[1:3] == [undrafted(5, 6), undrafted(6, 6, temperature=0.9)]
+    assert texts[1:3] == undrafted(settings(2, temperature=[0.6, 0.9], seed=[5, 6]), 6)
     assert p_value(texts[4:], 3) > 1e-3
     # as they were, for the next step
     assert info.sampling_seed.tolist() == seed and info.top_ks.tolist() == top_k

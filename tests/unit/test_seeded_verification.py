@@ -68,32 +68,17 @@ def grown(made, info, shape, draft="good"):
     return attention.verified(made, info, shape, draft, LENGTH, verify)
 
 
-def decoded(info):
-    """What they write one token after the other, by the draw of plain decoding."""
-    texts = [[1, 2] for _ in info.top_ks]
-    for _ in range(LENGTH):
-        before, last = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
-        probs = torch.softmax(attention.target(before, last) / info.temperatures, -1)
-        positions = torch.tensor([attention.START + len(text) - 3 for text in texts])
-        for name, off in (("top_k", 1 << 30), ("top_p", 1.0), ("min_p", 0.0)):
-            setattr(info, f"need_{name}_sampling", bool((getattr(info, f"{name}s") != off).any()))
-        tokens = attention.sample(None, probs, info, positions, False)
-        for text, token in zip(texts, tokens.tolist(), strict=True):
-            text.append(token)
-    return [text[2:] for text in texts]
-
-
 @pytest.mark.parametrize("filters", attention.FILTERS.values(), ids=attention.FILTERS)
 @pytest.mark.parametrize("shape", attention.SHAPES)
 def test_a_seed_gives_the_tokens_of_plain_decoding(shape, filters):
     made, info = people(list(range(COUNT)), **filters)
-    assert grown(made, info, shape) == decoded(info)
+    assert grown(made, info, shape) == attention.undrafted(info, LENGTH)
 
 
 @pytest.mark.parametrize("draft", attention.DRAFTS)
 def test_whatever_is_guessed(draft):
     made, info = people(list(range(COUNT)))
-    assert grown(made, info, "chain", draft) == decoded(info)
+    assert grown(made, info, "chain", draft) == attention.undrafted(info, LENGTH)
 
 
 def test_others_in_the_batch_change_nothing_and_draw_coins_of_their_own():
