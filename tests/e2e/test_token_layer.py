@@ -43,7 +43,7 @@ from lr_sglang.tasks.question import Work
 from tests import FULL, ROOT, in_thread, plan, records
 from tests.e2e.conftest import Pocket, assert_idle
 
-PROBLEMS = tasks.load("pocket", limit=50)
+PROBLEMS = tasks.load("pocket", limit=20)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
 CHAIN = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
