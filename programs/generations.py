@@ -35,7 +35,7 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     root = answer.tree.root
     target = fork(root.state, "target")
     branch = answer.begin_branch("feed", target, root)
-    line = DraftLine(answer.context, answer.reader, answer.gens, branch)
+    line = answer.begin_line(branch)
     target += answer.gens.several(root, tokens, streamed=True)
     ahead = asyncio.create_task(write_ahead(line))
     try:
@@ -64,7 +64,7 @@ async def check_reading(answer: Answer) -> None:
     written = answer.begin_branch("write", target, root)
     tokens = min(CHECKED, answer.tree.room(root))
     target += answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
-    result = await answer.ended(written)
+    result = await answer.result_of(written)
     if isinstance(result, LookaheadError):
         raise result
     root.version.guess = result.ids
@@ -72,5 +72,5 @@ async def check_reading(answer: Answer) -> None:
     target += answer.text(result.ids)
     again = answer.begin_read(target, [root])
     target += answer.gens.read([root])
-    await answer.ended(again)
+    await answer.result_of(again)
     answer.portions.enter_check(written, result, again)

@@ -116,7 +116,7 @@ def propose(answer: Answer) -> None:
     """The draft writes the next step, in ``width`` versions, after every prefix that has room for
     one more.
     """
-    if not answer.context.can_ask("draft"):
+    if not answer.can_ask("draft"):
         return
     for node in answer.tree.to_propose():
         if width := answer.policy.width(node):
@@ -189,5 +189,4 @@ def accept(answer: Answer) -> None:
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.keeper.drop_others(node)
-    while not answer.tree.over and (kept := answer.tree.advance()):
-        answer.keeper.keep(kept)
+    answer.keeper.keep_decided()

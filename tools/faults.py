@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 SECONDS = 90  # a test that takes longer hangs, which kills the fault too
 # Imported once: each run of the tests is a fork, which imports the package itself anew.
 HEAVY = (
-    *("pytest", "hypothesis", "scipy.stats", "scipy.optimize", "pydantic", "aiohttp", "orjson"),
+    *("pytest", "hypothesis", "scipy.stats", "pydantic", "aiohttp", "orjson"),
     *("torch", "transformers", "sglang.lang.interpreter", "rich.console", "click", "fastapi"),
 )
 

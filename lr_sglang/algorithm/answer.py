@@ -74,7 +74,7 @@ class Answer:
     """
 
     def __init__(self, context: AnswerContext) -> None:
-        self.context = context
+        self._context = context
         self.request = context.request
         self.trace = context.trace
         self.roles = context.roles
@@ -98,7 +98,7 @@ class Answer:
         for branch in (root.version.branch, root.version.guesser):
             self.branches.close_branch(branch, Outcome.CANCELLED)
         root.dropped = True
-        after = Answer(self.context.conclude())
+        after = Answer(self._context.conclude())
         self.trace.conclusion = {
             "step": len(self.trace.steps),
             "tokens": len(self.trace.ids),
@@ -106,6 +106,14 @@ class Answer:
             "text": after.reader.exactness,
         }
         return after
+
+    def can_ask(self, role: str) -> bool:
+        """Whether a role can be asked for a step now (``AnswerContext.can_ask``)."""
+        return self._context.can_ask(role)
+
+    def begin_line(self, branch: Branch) -> DraftLine:
+        """What the draft writes ahead of a branch of the target that begins after the root."""
+        return DraftLine(self._context, self.reader, self.gens, branch)
 
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
@@ -136,10 +144,10 @@ class Answer:
             child: the drafted node that the step will lead to; None for the target's version.
         """
         version = node.version
-        branch = self.context.new_branch(purpose, state, node, child, 0 if child else version.size)
+        branch = self._context.new_branch(purpose, state, node, child, 0 if child else version.size)
         if child is not None:
             child.drafting = branch
-            version.since = version.since or self.context.now()
+            version.since = version.since or self._context.now()
         elif purpose == "guess" and version.guess is not None:
             version.next_guesser = branch
         else:
@@ -179,7 +187,7 @@ class Answer:
             nodes |= dict.fromkeys(self._enter(await self.branches.first_done()))
         return list(nodes)
 
-    async def ended(self, branch: Branch) -> Generation | LookaheadError:
+    async def result_of(self, branch: Branch) -> Generation | LookaheadError:
         """Waits for a branch whose result is no step of the tree, and returns it; enters in the
         tree what comes before.
         """
@@ -217,7 +225,7 @@ class Answer:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
-            self.context.draft_failed(branch.result)
+            self._context.draft_failed(branch.result)
             self.judging.reject(child, "draft", str(branch.result), failed=True)
             return
         self.reader.compare_prompts(branch, node)
@@ -231,7 +239,7 @@ class Answer:
             return
         child.confidence = branch.result.confidence(len(drafted.ids))
         self.tree.enter_draft(child, drafted, tokens)
-        self.context.emitter.drafted(child)
+        self._context.emitter.drafted(child)
         version = node.version
         if version.read_first and child.alternative == 0 and version.branch is None:
             version.guess = drafted.ids
@@ -250,9 +258,9 @@ class Answer:
         """Enters the target's version of the step after ``node``, and learns how fast it came."""
         version = node.version
         version.complete(step, state)
-        self.context.emitter.written(node)
+        self._context.emitter.written(node)
         if version.since:
-            seconds = (self.context.now() - version.since) / len(step.ids or "?")
+            seconds = (self._context.now() - version.since) / len(step.ids or "?")
             self.request.experience.reads.version_came(version.was_read, seconds)
 
     def _enter_guess(self, node: Node, branch: Branch) -> None:
@@ -267,7 +275,7 @@ class Answer:
         if not is_next:
             version.branch = None
         if isinstance(result, LookaheadError):
-            self.context.draft_failed(result)
+            self._context.draft_failed(result)
             version.next_guesser = None if is_next else version.next_guesser
         elif is_next:
             version.next_guess = result.ids
@@ -350,15 +358,16 @@ class Answer:
         assert branch is not None
         began = len(self.trace.ids)
 
-        def more(ids: Sequence[int]) -> None:
-            branch.so_far = ids
-            if line is not None:
-                line.heard(ids)
-            self.branches.put(branch)
-
         def enter(ids: Sequence[int]) -> None:
-            known = (*before, *ids)
-            self.tree.root.version.known = known[len(self.trace.ids) - began :]
+            if line is not None:
+                line.enter_target(ids)
+            else:
+                known = (*before, *ids)
+                self.tree.root.version.known = known[len(self.trace.ids) - began :]
+
+        def more(ids: Sequence[int]) -> None:
+            enter(ids)
+            self.branches.put(branch)
 
         if line is not None:
             # it writes on, whatever becomes of the step that was begun
@@ -368,8 +377,6 @@ class Answer:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
             if arrived is branch:
-                if line is None:
-                    enter(branch.so_far)
                 self.keeper.keep_known()
                 if line is not None:
                     line.steps_kept()
@@ -384,8 +391,6 @@ class Answer:
         branch.release()
         if isinstance(result, LookaheadError):
             raise result
-        if line is not None:
-            line.heard(result.ids)
         enter(result.ids)
         if not result.ids:
             self.keeper.keep_version(Step("", (), Ending.CAP))

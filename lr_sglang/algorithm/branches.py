@@ -166,12 +166,12 @@ class Branches:
             if arrived in self._open:  # otherwise its result overtook its last tokens
                 self._open.remove(arrived)
                 if isinstance(arrived, Branch):
-                    self.ended(arrived)
+                    self.record_end(arrived)
                     told = arrived.decodes and not isinstance(arrived.result, LookaheadError)
                     self._policy.ended(arrived, len(arrived.result.ids) if told else 0)
                 return arrived
 
-    def ended(self, branch: Branch) -> None:
+    def record_end(self, branch: Branch) -> None:
         """Records the result of a branch's request."""
         if branch.ended is None:
             branch.record(self.now())

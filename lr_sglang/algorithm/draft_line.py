@@ -159,9 +159,9 @@ class FeedingTurns:
 class DraftLine:
     """The tokens of one request of the target as far as they are known: its own, then the draft's.
 
-    The target's tokens come by ``heard``, the draft's by ``enter_draft``, both called on the event
-    loop while they are generated. Where they part, the draft goes on from the target's own token.
-    The target never waits: what comes too late, or is wrong, is only not used.
+    The target's tokens come by ``enter_target``, the draft's by ``enter_draft``, both called on the
+    event loop while they are generated. Where they part, the draft goes on from the target's own
+    token. The target never waits: what comes too late, or is wrong, is only not used.
 
     Args:
         branch: of the target's request, which begins after the last step of the answer.
@@ -286,7 +286,7 @@ class DraftLine:
             self._close_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
         branch.release()
 
-    def heard(self, ids: Sequence[int]) -> None:
+    def enter_target(self, ids: Sequence[int]) -> None:
         """Enters what the target has written so far; one call for each of its passes."""
         new = tuple(ids[self.written :])
         if not new:

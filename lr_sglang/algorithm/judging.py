@@ -114,7 +114,7 @@ class Judging:
         branch.patience = PATIENCE
         branch.answered_by = state.stream_executor.backend.role
         inquiry.branches.append(branch)
-        state.stream_executor.when_done(lambda: self._branches.ended(branch))
+        state.stream_executor.when_done(lambda: self._branches.record_end(branch))
         if child.dropped or child.verdict is not None or node.chosen is not None:
             self._branches.close_branch(branch, Outcome.CANCELLED)  # the step was decided meanwhile
         return branch

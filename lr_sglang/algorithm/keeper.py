@@ -5,7 +5,6 @@ version that is read portion by portion, whose steps are kept as they are known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.judging import Judging
@@ -56,40 +55,33 @@ class Keeper:
             self._context.emitter.dropped(below.source, below.parent, below, own)
             below.release()
 
-    def keep(self, node: Node) -> None:
-        """Makes ``node`` a step of the answer: closes its branches, records it, and adds its text
-        to the program's state.
+    def keep_decided(self) -> None:
+        """Keeps each step that is decided, up to the first that is not."""
+        while not self._tree.over and (kept := self._tree.advance()):
+            self._keep(kept)
+
+    def _keep(self, node: Node) -> None:
+        """Makes ``node``, the root, a step of the answer: closes its branches, records it, and adds
+        its text to the program's state.
         """
         parent = node.parent
         kept = node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
+        tokenizer = self._context.roles[node.source].tokenizer
         if kept.closes_thinking and self._request.splits_after_thinking:
-            tokenizer = self._context.roles["draft" if drafted else "target"].tokenizer
             node.step = kept = up_to_marker(kept, parent.step, tokenizer)
             used = len(resolve(kept.tokens(), self._context.target.tokenizer))
             node.tokens_used = parent.tokens_used + used
             self._tree.concluded = True
         if self._tree.is_last(node) and not kept.complete:
-            node.step = kept = completed(
-                kept, self._context.roles["draft" if drafted else "target"].tokenizer
-            )
+            node.step = kept = completed(kept, tokenizer)
         outcome = (
             Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         )
         for branch in (*_branches_of(node), parent.version.branch):
             self._branches.close_branch(branch, outcome)
-        self._record(
-            kept,
-            node.source,
-            outcome.value,
-            target_text=own.text if (own := parent.version.step) else None,
-            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
-            verdicts=tuple(c.verdict for c in parent.children),
-            confidences=tuple(c.confidence for c in parent.children)
-            if self._request.lookahead.gate
-            else (),
-        )
+        self._record(kept, node.source, outcome, parent)
         self._context.emitter.kept(parent, node, outcome)
         if not self._is_conclusion:
             self._context.policy.learn(parent)
@@ -107,9 +99,8 @@ class Keeper:
         """Updates the order of requests that wait for a slot: each is now one step nearer to the
         root.
         """
-        pools = {
-            backend.slots for backend in self._context.roles.values()
-        }  # a verifier may ask any role
+        # a verifier may ask any role
+        pools = {backend.slots for backend in self._context.roles.values()}
         for node in root.subtree():
             for branch in (*_branches_of(node), node.version.branch):
                 if branch is not None and branch.ended is None and not branch.sent:
@@ -170,24 +161,29 @@ class Keeper:
         if version.was_read:
             self._context.emitter.written(node)
         self._tree.decide(node)
-        kept = self._tree.advance()
-        assert kept is not None
-        kept.version = rest
+        assert node.chosen is not None
+        node.chosen.version = rest
         if rest.next_guesser is not None:
-            rest.next_guesser.node = kept
-        self.keep(kept)
+            rest.next_guesser.node = node.chosen
+        self.keep_decided()
 
-    def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
+    def _record(self, kept: Step, source: str, outcome: Outcome, before: Node) -> None:
+        """Records a step, and the versions after the prefix ``before`` that were there for it."""
+        own = before.version.step
+        gated = before.children if self._request.lookahead.gate else ()
         record = StepRecord(
             len(self._trace.steps),
             kept.text,
             len(kept.ids),
             source,
-            outcome,
+            outcome.value,
             kept.ending.value,
             self._branches.now(),
+            target_text=own.text if own else None,
+            draft_texts=tuple(c.step.text if c.step else None for c in before.children),
+            verdicts=tuple(c.verdict for c in before.children),
+            confidences=tuple(c.confidence for c in gated),
             after_thinking=self._is_conclusion,
-            **versions,
         )
         self._trace.add(record, resolve(kept.tokens(), self._context.target.tokenizer))
         if self._request.on_step:

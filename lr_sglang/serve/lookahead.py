@@ -15,7 +15,6 @@ from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.replies import Summary, WrittenText, cached_of, costs_of, usage_of
 from lr_sglang.serve.requests import ClientRequest, RenderedPrompt
 from lr_sglang.serve.thinking import concluding
-from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 
 
@@ -39,11 +38,15 @@ class LookaheadAnswer:
         self._prompt = prompt
         self._put = put
         self._request = request = engine.requests.make(
-            asked.mode, asked.lookahead, asked.sampling, asked.limits, on_step=self._on_step
+            asked.mode,
+            asked.lookahead,
+            asked.sampling,
+            asked.limits,
+            on_step=lambda _: self._deliver_kept(),
+            on_event=put if asked.request.wish.trace else None,
         )
         request.on_tokens = self._on_tokens
         request.constraints = asked.constraints
-        request.on_event = put if asked.request.wish.trace else None
         self._tools = asked.conclusion.tools if asked.conclusion else ()
         self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._seen = 0  # tokens that were given to ``_delivery``
@@ -84,9 +87,10 @@ class LookaheadAnswer:
             # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error
         if program is not None and request.trace.ids:
-            self._on_step(None)  # delivers the tokens of the record that are in no step
+            self._deliver_kept()  # the tokens of the record that are in no step
 
-    def _on_step(self, step: StepRecord | None) -> None:
+    def _deliver_kept(self) -> None:
+        """Delivers what the record has, and the client has not got."""
         before = self._step_at
         self._step_at = time.monotonic()
         if before:

@@ -292,7 +292,6 @@ class Branch(Request):
         state: the program's state that generates.
         number: of its events.
         answered_by: the role whose runtime answers; empty: that of ``role``.
-        so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
         sd: counts of its token layer, as of ``trace.acceptance``; ``sd_accepted``: how many of its
             verifications accepted 0, 1, 2 and so on drafted tokens.
@@ -329,7 +328,6 @@ class Branch(Request):
     child: Node | None = field(default=None, repr=False)
     path: Sequence[Node] = field(default=(), repr=False)
     state: Any = field(default=None, repr=False)
-    so_far: Sequence[int] = field(default=(), repr=False)
 
     @property
     def decodes(self) -> bool:
@@ -384,7 +382,6 @@ class Branch(Request):
         """Frees what the answer needs no more: the record keeps its branches."""
         self.node = self.child = self.state = self.result = None
         self.path = ()
-        self.so_far = ()
 
 
 def settle_reuse(waiting: deque[Branch], include_unfinished: bool = False) -> None:
