@@ -13,7 +13,7 @@ __version__ = "0.2.0"
 
 _HOME = {  # name -> module, with the name there if it differs
     "AnswerRequest": "lr_sglang.algorithm.answer_request",
-    "Event": "lr_sglang.steps.events",
+    "Event": "lr_sglang.steps.trace",
     "Inquiry": "lr_sglang.algorithm.inquiry",
     "Limits": "lr_sglang.config",
     "Lookahead": "lr_sglang.config",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.algorithm.answer_context import BACKOFF_SECONDS
+from lr_sglang.algorithm.answer_request import BACKOFF_SECONDS
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.frontend.dsl import end, fork, step
 from lr_sglang.programs.rate import ask_digit

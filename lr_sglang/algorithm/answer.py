@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_request import AnswerContext, AnswerRequest
 from lr_sglang.algorithm.branches import tokens_of, written_step
 from lr_sglang.algorithm.draft_line import DraftLine
 from lr_sglang.algorithm.inquiry import Inquiry

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens

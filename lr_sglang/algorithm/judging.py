@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable
 from functools import partial
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.algorithm.inquiry import Inquiry, guard_verifier
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.ways import Ways

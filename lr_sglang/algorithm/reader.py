@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.config import Sampling
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend

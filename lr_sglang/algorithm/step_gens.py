@@ -7,7 +7,7 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.config import Sampling
 from lr_sglang.engine.tokenizer import resolve

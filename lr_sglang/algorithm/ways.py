@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.answer_request import AnswerContext
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.steps.tree import Version

@@ -36,8 +36,7 @@ from lr_sglang.runtimes.attach import faults, model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.sglang_api.interpreter import SglFunction
-from lr_sglang.steps.events import Event
-from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.trace import Event, StepRecord, Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed
 from lr_sglang.user_programs import program_registry

@@ -26,7 +26,6 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import AnswerEngine, delivered
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
-from lr_sglang.serve.lookahead import write_pieces
 from lr_sglang.serve.middleware import Guard, refuse
 from lr_sglang.serve.monitoring import Metrics, request_line
 from lr_sglang.serve.protocol import (
@@ -38,7 +37,7 @@ from lr_sglang.serve.protocol import (
 from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone, with_error
 from lr_sglang.serve.requests import PassedRequest, RenderedPrompt
 from lr_sglang.serve.settings import Keys, Service
-from lr_sglang.serve.target import PassedAnswer, passed_on
+from lr_sglang.serve.writers import PassedAnswer, passed_on, write_pieces
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 # They render and tokenize prompts; asyncio's own default grows with the machine's cores.

@@ -23,9 +23,8 @@ from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.protocol import StreamOptions
 from lr_sglang.serve.requests import ClientRequest
-from lr_sglang.steps.events import Event
 from lr_sglang.steps.step import Ending
-from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.trace import Event, Trace
 
 T = TypeVar("T")
 CHOICE_FIELDS = {"content": "content", "reasoning": "reasoning_content"}
@@ -176,7 +175,10 @@ class Reply:
             sum(end.text.reasoning_tokens for end in ends),
             min(cached, default=None),  # the other answers find the prompt of the first one
         )
-        metrics = metrics_of(traces[0]) if len(traces) == 1 else None  # as vLLM: of one answer
+        metrics: dict[str, Any] | None = None
+        if len(traces) == 1:  # as vLLM: of one answer
+            steps = of_steps(traces[0])
+            metrics = {"speculative_decoding": of_tokens(traces[0]), "lookahead": steps}
         about: dict[str, Any] = {
             "mode": self._asked.mode_name,
             **({"why": why} if why else {}),
@@ -314,13 +316,6 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
         "judged": counts["judged"],
         "own": counts["own"],
     }
-
-
-def metrics_of(trace: Trace) -> dict[str, Any]:
-    """The acceptance of speculation in one answer: of tokens, and of steps. Each is None where
-    nothing was speculated.
-    """
-    return {"speculative_decoding": of_tokens(trace), "lookahead": of_steps(trace)}
 
 
 def of_tokens(trace: Trace) -> dict[str, Any] | None:

@@ -18,8 +18,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.delivery.stream_text import StreamText
-from lr_sglang.delivery.whole_tokens import WholeTokens
+from lr_sglang.delivery.stream_text import StreamText, WholeTokens
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import end
@@ -36,9 +35,8 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
 from lr_sglang.sglang_api.interpreter import BaseBackend, ProgramState, SglSamplingParams
 from lr_sglang.steps.branch import Request
-from lr_sglang.steps.events import Event
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.trace import Event, StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
 from lr_sglang.user_programs.request_maker import RequestMaker

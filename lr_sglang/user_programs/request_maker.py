@@ -19,8 +19,7 @@ from lr_sglang.engine.probes import Costs, measure_costs
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Able, Mode, check_mode
-from lr_sglang.steps.events import Event
-from lr_sglang.steps.trace import StepRecord
+from lr_sglang.steps.trace import Event, StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
 from lr_sglang.verifiers.known_pairs import alike, pairs
 

@@ -348,7 +348,7 @@ def test_a_draft_that_hangs_or_dies_in_the_middle_costs_speed_only_and_is_told(
 ) -> None:
     """The last of the module: a draft that was killed stays dead."""
     monkeypatch.setattr("lr_sglang.algorithm.reader.DRAFT_SECONDS", 1.0)
-    monkeypatch.setattr("lr_sglang.algorithm.answer_context.BACKOFF_SECONDS", 0.1)
+    monkeypatch.setattr("lr_sglang.algorithm.answer_request.BACKOFF_SECONDS", 0.1)
     target = pair.roles["target"]
     common: dict[str, Any] = {
         "sampling": Sampling(temperature=0.6, top_p=0.95, seed=5),

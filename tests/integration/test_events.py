@@ -9,7 +9,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import Event
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 

@@ -168,7 +168,7 @@ quietly = settings(
 def no_rest():
     """A draft or a judge that failed is tried again at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lr_sglang.algorithm.answer_context.BACKOFF_SECONDS", 0.0)
+        patch.setattr("lr_sglang.algorithm.answer_request.BACKOFF_SECONDS", 0.0)
         patch.setattr("lr_sglang.verifiers.asking.BACKOFF", 0.0)
         yield
 

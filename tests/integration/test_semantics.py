@@ -189,7 +189,7 @@ def broken(when):
     ids=["always", "sometimes", "from step 2"],
 )
 def test_a_failing_draft_makes_it_slower_and_never_wrong(schedule, when, monkeypatch):
-    monkeypatch.setattr("lr_sglang.algorithm.answer_context.BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr("lr_sglang.algorithm.answer_request.BACKOFF_SECONDS", 0.0)
     draft = ScriptedTransport(chapters(STEPS), fail=broken(when))
     record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
     assert record.text == WHOLE
