@@ -184,7 +184,7 @@ class Node:
         correction: the node after this one whose step is the target's version; None until it is
             needed.
         version: the target's version of the step after it.
-        number: the node's number in events (see ``events``).
+        number: the node's number in events (``EventEmitter``).
         drafting: the request that writes the step; ``proposed``: whether drafts were begun after
             this prefix.
         asked: the inquiry about the step; ``verdict`` is its outcome.
