@@ -22,9 +22,9 @@ async def write_alone(answer: Answer, tokens: int, stop: StepStop | None = None)
     root = answer.tree.root
     target = fork(root.state, "target")
     target += answer.text(root.version.known)
-    answer.begin_branch("write", target, root)
     streamed = answer.request.on_tokens is not None
-    target += answer.gens.several(root, tokens, streamed=streamed, stop=stop)
+    gen = answer.gens.several(root, tokens, streamed=streamed, stop=stop)
+    answer.begin_branch("write", target, gen, root)
     await answer.keep_steps()  # adds each step to the answer when it is written
 
 
@@ -34,9 +34,8 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
-    branch = answer.begin_branch("feed", target, root)
-    line = answer.begin_line(branch)
-    target += answer.gens.several(root, tokens, streamed=True)
+    gen = answer.gens.several(root, tokens, streamed=True)
+    line = answer.begin_line(answer.begin_branch("feed", target, gen, root))
     ahead = asyncio.create_task(write_ahead(line))
     try:
         await answer.keep_steps(line)
@@ -50,9 +49,7 @@ async def write_ahead(line: DraftLine) -> None:
     part.
     """
     while await line.has_room():
-        draft = fork(line.state(), "draft")
-        line.begin_branch(draft)
-        draft += line.gen()
+        line.begin_branch(fork(line.state(), "draft"))
 
 
 async def check_reading(answer: Answer) -> None:
@@ -61,16 +58,15 @@ async def check_reading(answer: Answer) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
-    written = answer.begin_branch("write", target, root)
     tokens = min(CHECKED, answer.tree.room(root))
-    target += answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
+    gen = answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
+    written = answer.begin_branch("write", target, gen, root)
     result = await answer.result_of(written)
     if isinstance(result, LookaheadError):
         raise result
     root.version.guess = result.ids
     target = fork(root.state, "target")
     target += answer.text(result.ids)
-    again = answer.begin_read(target, [root])
-    target += answer.gens.read([root])
+    again = answer.begin_read(target, answer.gens.read([root]), [root])
     await answer.result_of(again)
     answer.portions.enter_check(written, result, again)

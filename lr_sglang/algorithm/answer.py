@@ -18,7 +18,7 @@ from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import sync
-from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.branch import Branch, Generation, Outcome, Purpose
 from lr_sglang.steps.step import (
     Ending,
@@ -133,11 +133,12 @@ class Answer:
         self,
         purpose: Purpose,
         state: ProgramState,
+        gen: SglGen,
         node: Node,
         child: Node | None = None,
     ) -> Branch:
-        """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after
-        ``node``, and notes it there; its result is waited for.
+        """Begins a generation of ``state``, which writes the step after ``node``, and notes its
+        branch there; its result is waited for.
 
         Args:
             child: the drafted node that the step will lead to; None for the target's version.
@@ -153,17 +154,17 @@ class Answer:
             version.branch = branch
         if branch.role == "draft" and (version.read_first or version.runs_on):
             self.reader.hurry(branch)
-        self.branches.expect(branch)
+        self.branches.expect(branch, gen)
         return branch
 
-    def begin_read(self, state: ProgramState, path: Sequence[Node]) -> Branch:
+    def begin_read(self, state: ProgramState, gen: SglGen, path: Sequence[Node]) -> Branch:
         """As ``begin_branch``: the target reads the drafted tokens after each prefix on a path."""
         size = path[0].version.size
-        branch = self.context.new_branch("read", state, path[0], None, size)
+        branch = self._context.new_branch("read", state, path[0], None, size)
         branch.path = path
         for node in path:
             node.version.branch = branch
-        self.branches.expect(branch)
+        self.branches.expect(branch, gen)
         return branch
 
     async def first_done(self) -> list[Node]:

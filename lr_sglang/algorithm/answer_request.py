@@ -326,8 +326,8 @@ class AnswerContext:
         child: Node | None,
         tokens: int = 0,
     ) -> Branch:
-        """Makes the branch of the next generation of ``state``, which begins so many ``tokens``
-        after ``node``, and records it.
+        """Makes the branch of a generation that ``state`` is to begin, or has just begun, so many
+        ``tokens`` after ``node``, and records it.
 
         Args:
             child: the drafted node that it writes or verifies; None for the target's version.
