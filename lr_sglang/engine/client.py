@@ -20,8 +20,14 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine import sse
-from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
+from lr_sglang.engine.transport import (
+    INFO_SECONDS,
+    LINE_SECONDS,
+    EventParser,
+    Head,
+    Post,
+    object_in,
+)
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -385,12 +391,12 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
 
     Where each event has all tokens so far, only the last of those that arrive together is read.
     """
-    parser = sse.EventParser()
+    parser = EventParser()
     last = b""
     ids: list[int] = []
     texts: list[str] = []
     async for piece in pieces:
-        found = [data for event in parser.feed(piece) if (data := sse.object_in(event))]
+        found = [data for event in parser.feed(piece) if (data := object_in(event))]
         new = False
         for last in found if request.increments else found[-1:]:
             part = orjson.loads(last)

@@ -1,4 +1,7 @@
-"""The interface of what sends requests to a runtime, which can also forward them to any route."""
+"""The interface of what sends requests to a runtime, which can also forward them to any route; and
+server-sent events, by which replies are streamed: where a stream is divided, what is in an event,
+and how one is written.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
+
 from lr_sglang.sglang_api.plugin_protocol import Delivery
 from lr_sglang.steps.branch import Request
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
 LINE_SECONDS = 2.0  # timeout of a delivery of lines, which are of no use later
 FLUSH_SECONDS = 5.0  # that a server whose cache is to be emptied may take until it is idle
+DATA_FIELD = b"data: "
+EVENT_END = b"\n\n"
+DONE = DATA_FIELD + b"[DONE]" + EVENT_END
 
 
 @dataclass(frozen=True)
@@ -75,3 +83,30 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Closes the connections."""
+
+
+class EventParser:
+    """Divides a stream, whose pieces may end anywhere, into its events.
+
+    Attributes:
+        rest: what came after the last whole event.
+    """
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The events that end in the next piece."""
+        *events, self.rest = (self.rest + piece).split(EVENT_END)
+        return [event + EVENT_END for event in events]
+
+
+def object_in(event: bytes) -> bytes:
+    """The JSON object that a whole event has as its data; empty if it has none."""
+    whole = event.startswith(DATA_FIELD + b"{") and event.endswith(EVENT_END)
+    return event[len(DATA_FIELD) : -len(EVENT_END)] if whole else b""
+
+
+def event_of(value: Mapping[str, Any]) -> bytes:
+    """An event of a stream."""
+    return DATA_FIELD + orjson.dumps(value) + EVENT_END

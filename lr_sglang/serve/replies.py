@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from lr_sglang import __version__
 from lr_sglang.delivery.stream_text import Chunk, StreamText
-from lr_sglang.engine.sse import DONE, event_of
+from lr_sglang.engine.transport import DONE, event_of
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.protocol import StreamOptions

@@ -16,9 +16,8 @@ import orjson
 
 from lr_sglang.api.runner import answer
 from lr_sglang.delivery.stream_text import Chunk, Reasoning, StreamText
-from lr_sglang.engine import sse
 from lr_sglang.engine.client import says_too_long
-from lr_sglang.engine.transport import Head, Post
+from lr_sglang.engine.transport import DATA_FIELD, EventParser, Head, Post, object_in
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.errors import TOO_LONG, Refusal, told_by_server
@@ -33,7 +32,7 @@ from lr_sglang.user_programs.program import ProgramError
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
-_ERROR = sse.DATA_FIELD + b'{"error":'
+_ERROR = DATA_FIELD + b'{"error":'
 
 
 async def write_pieces(
@@ -207,7 +206,7 @@ class PassedAnswer:
                 body = (piece async for piece in reply if isinstance(piece, bytes))
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.request.stream:
-                    parser = sse.EventParser()
+                    parser = EventParser()
                     async for piece in body:
                         for event in parser.feed(piece):
                             put(self._passed(event, post))
@@ -291,7 +290,7 @@ def _is_object(body: bytes) -> bool:
 
 def _refused_later(event: bytes, post: Post) -> Refusal:
     """The error in a stream of the target's, which began with status 200."""
-    body = sse.object_in(event)
+    body = object_in(event)
     try:
         status = int(orjson.loads(body)["error"]["code"])
     except (ValueError, LookupError, TypeError):
