@@ -335,13 +335,19 @@ class AnswerContext:
         role = ROLES[purpose]
         alternative = child.alternative if child else 0
         seed, place = self.request.draws(role, node, alternative)
-        place += tokens
-        ahead = self.tree.ahead(node)
-        branch = Branch(role, node.position, alternative, seed, self.request.key, ahead, place)
-        branch.purpose = purpose
-        branch.state = state
-        branch.node = node
-        branch.child = child
+        branch = Branch(
+            role,
+            node.position,
+            alternative,
+            seed=seed,
+            place=place + tokens,
+            key=self.request.key,
+            order=self.tree.ahead(node),
+            purpose=purpose,
+            state=state,
+            node=node,
+            child=child,
+        )
         state.stream_executor.request = branch
         # a node that was left behind is in the tree no more
         in_tree = node is self.tree.root or node.parent is not None

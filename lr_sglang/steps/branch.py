@@ -47,10 +47,11 @@ ROLES: dict[Purpose, str] = {
 }
 
 
+@dataclass(eq=False, kw_only=True)
 class Request:
     """A request for one generation. Belongs to one event loop.
 
-    Args:
+    Attributes:
         seed: for the runtime's sampler; None for a random one.
         place: the next draw's number: of the tokens at the end of the prompt, so many were drawn
             with this seed. They are the answer's, or, where each step has a seed of its own, the
@@ -58,8 +59,6 @@ class Request:
         key: a router sends requests with the same key, which share a prefix, to one worker. ASCII;
             empty for none.
         order: the waiting request with the lowest order gets the next slot of the runtime.
-
-    Attributes:
         patience: share of the runtime's timeout that the request may take.
         on_tokens: called on the event loop with all ids generated so far, again and again while
             the runtime generates; None asks for the whole reply only. The list may grow afterwards.
@@ -74,23 +73,23 @@ class Request:
         result: the ``Generation``, or the ``LookaheadError`` that was raised.
     """
 
-    def __init__(
-        self, seed: int | None = None, key: str = "", order: int = 0, place: int = 0
-    ) -> None:
-        self.seed = seed
-        self.place = place
-        self.key = key
-        self.order = order
-        self.patience = 1.0
-        self.on_tokens: Callable[[list[int]], None] | None = None
-        self.stream_interval = STREAM_TOKENS
-        self.increments = False
-        self.sent = 0.0
-        self.rid = ""
-        self.cancelled = self.done = self.connection_closed = self.unheard = False
-        self.result: Any = None
-        self._abort: Callable[[Request], None] | None = None
-        self._task: asyncio.Task[Any] | None = None
+    seed: int | None = None
+    key: str = ""
+    order: int = 0
+    place: int = 0
+    patience: float = 1.0
+    on_tokens: Callable[[list[int]], None] | None = field(default=None, repr=False)
+    stream_interval: int = STREAM_TOKENS
+    increments: bool = False
+    sent: float = 0.0
+    rid: str = ""
+    cancelled: bool = False
+    done: bool = False
+    connection_closed: bool = False
+    unheard: bool = False
+    result: Any = field(default=None, repr=False)
+    _abort: Callable[[Request], None] | None = field(default=None, repr=False)
+    _task: asyncio.Task[Any] | None = field(default=None, repr=False)
 
     def sending(self, abort: Callable[[Request], None]) -> str:
         """Gives the request a new id, and notes how to abort it; call it right before sending.
@@ -122,8 +121,13 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        made = Request(self.seed, self.key, self.order, self.place)
-        made.patience = self.patience
+        made = Request(
+            seed=self.seed,
+            key=self.key,
+            order=self.order,
+            place=self.place,
+            patience=self.patience,
+        )
         self._abort = lambda _: made.cancel()
         return made
 
@@ -304,10 +308,6 @@ class Branch(Request):
     role: str
     position: int
     alternative: int = 0
-    seed: int | None = 0
-    key: str = ""
-    order: int = 0
-    place: int = 0
     started: float = 0.0
     ended: float | None = None
     prompt_tokens: int = 0
@@ -333,9 +333,6 @@ class Branch(Request):
     def decodes(self) -> bool:
         """Whether it decodes a token a pass, so that its time tells what a token costs."""
         return self.purpose not in ("read", "feed")
-
-    def __post_init__(self) -> None:
-        super().__init__(self.seed, self.key, self.order, self.place)
 
     def record(self, seconds: float) -> None:
         """Copies what stays of the result: its error, or its tokens and times.

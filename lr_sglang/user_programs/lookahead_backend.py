@@ -163,7 +163,7 @@ class LookaheadBackend(BaseBackend):
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
         if self._run is None:  # otherwise the run makes the request
-            s.request = Request(derived_seed(*self._identify(s)))
+            s.request = Request(seed=derived_seed(*self._identify(s)))
         return await self.roles["target"].agenerate(s, params)
 
     def room(self, s: Executor) -> int:
