@@ -379,12 +379,12 @@ class Answer:
             if arrived is branch:
                 self.keeper.keep_known()
                 if line is not None:
-                    line.steps_kept()
+                    line.note_kept()
                 if self.tree.concluded:
                     branch.cancel()
                     return
             elif line is not None and isinstance(arrived, Branch) and arrived.purpose == "guess":
-                line.draft_ended(arrived)
+                line.end_draft(arrived)
             else:
                 self._enter(arrived)
         result: Generation | LookaheadError = branch.result
@@ -396,4 +396,4 @@ class Answer:
             self.keeper.keep_version(Step("", (), Ending.CAP))
         self.keeper.keep_known(result.finish, result.ends, ended=True)
         if line is not None:
-            line.steps_kept()
+            line.note_kept()

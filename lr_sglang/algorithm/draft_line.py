@@ -67,7 +67,7 @@ class LineDelivery:
             self._target.lines.put(self._rid, first, ids[first:])
             self._sent = len(ids)
 
-    def passed(self, written: int, tokens: int, same: int, *, parted: bool) -> None:
+    def note_pass(self, written: int, tokens: int, same: int, *, parted: bool) -> None:
         """Notes a pass of the target.
 
         Args:
@@ -113,7 +113,7 @@ class FeedingTurns:
         """Whether the draft writes ahead now; of an answer that is not exact its policy decides."""
         return not self._context.request.exact or self._turns.way == "fed"
 
-    def steps_kept(self, kept: int) -> None:
+    def note_kept(self, kept: int) -> None:
         """Learns how fast the steps came that are in the answer since the last call.
 
         Args:
@@ -274,7 +274,7 @@ class DraftLine:
             self.ids += new[late:]
             self._delivery.send(self.ids, self.written)
 
-    def draft_ended(self, branch: Branch) -> None:
+    def end_draft(self, branch: Branch) -> None:
         """Enters the result of a draft's generation."""
         result = branch.result
         failed = isinstance(result, LookaheadError)
@@ -300,7 +300,7 @@ class DraftLine:
             self._reader.agreed(same, min(guessed, same + 1))
         if same < len(new):
             self.ids[self.written + same :] = new[same:]
-        self._delivery.passed(self.written, len(new), same, parted=same < guessed)
+        self._delivery.note_pass(self.written, len(new), same, parted=same < guessed)
         self.written += len(new)
         if same < guessed:
             self._close_draft(Outcome.REJECTED)
@@ -325,9 +325,9 @@ class DraftLine:
             self._behind = 0
             self._context.leave_draft_alone()
 
-    def steps_kept(self) -> None:
+    def note_kept(self) -> None:
         """Tells that steps are in the answer, which were in the line."""
-        self._turns.steps_kept(self.kept)
+        self._turns.note_kept(self.kept)
         self._moved.set()
 
     def close(self) -> None:
