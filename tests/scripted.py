@@ -7,6 +7,7 @@ A writer is a function of the text in the prompt's open turn, and chr(END) ends 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from lr_sglang import testing
@@ -282,25 +283,20 @@ VERIFIERS = (
 )
 
 
-class Yes:
-    """A verifier that agrees with everything it is asked."""
+class Agreeing:
+    """A verifier that agrees by a rule on the texts of both versions, and as it is with all it is
+    asked.
+    """
 
-    name = "yes"
+    name = "agreeing"
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, rule=lambda target, draft: True):
+        self.rule, self.asked = rule, []
 
     def verify(self, inquiry):
         self.asked.append(inquiry.pair)
-        return Verdict(True, self.name)
+        return Verdict(self.rule(inquiry.pair.target.text, inquiry.pair.draft.text), self.name)
 
 
-class Same:
-    """Accepts versions with the same text, as a judge may: not by tokens, so the answer need not be the
-    target's own draw.
-    """
-
-    name = "same"
-
-    def verify(self, inquiry):
-        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
+# As a judge may accept them: not by tokens, so the answer need not be the target's own draw.
+Same = partial(Agreeing, lambda target, draft: target == draft)

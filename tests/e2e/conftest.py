@@ -101,9 +101,11 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     )
     runtimes["draft"] = runtimes["draft"].replace(extra={"chat-template": str(RICH)})
     options = ("--mode", "lossless", "--verifier", "exact", "-o", "serve.model=thinker")
-    with launch(deployment.replace(runtimes=runtimes), folder, timeout=280) as fleet:
-        with serving(folder, fleet.urls, *options) as endpoint:
-            yield Stand(fleet, endpoint)
+    with (
+        launch(deployment.replace(runtimes=runtimes), folder, timeout=280) as fleet,
+        serving(folder, fleet.urls, *options) as endpoint,
+    ):
+        yield Stand(fleet, endpoint)
 
 
 def ask(

@@ -15,7 +15,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.exact import Exact
-from tests.scripted import END, ScriptedTransport, Writer, Yes, answered, deployment, goes_on
+from tests.scripted import END, Agreeing, ScriptedTransport, Writer, answered, deployment, goes_on
 from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
@@ -52,7 +52,7 @@ def answer(
     asked = servers(alike(target), alike(draft))
     limits = Limits(max_tokens=more.pop("max_tokens", 400))
     request = AnswerRequest(
-        Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Yes()
+        Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Agreeing()
     )
     if exact:
         request.conclusion_verifier = Exact()

@@ -21,12 +21,12 @@ from tests.scripted import (
     CONVERSATION,
     END,
     VERIFIERS,
+    Agreeing,
     CharTokenizer,
     ScriptedTransport,
     ShiftedTokenizer,
     ShiftedTransport,
     Whole,
-    Yes,
     answered,
     deployment,
     goes_on,
@@ -331,7 +331,7 @@ def test_a_step_in_another_vocabulary_is_within_the_budget_of_the_target(most):
 
     target = ScriptedTransport(goes_on("ab\n\ncd" + E))
     draft = InTokens(goes_on("One.\n\nTwo." + E))
-    record = other_vocabulary(target, draft, Lookahead("sync"), Yes(), max_tokens=most)
+    record = other_vocabulary(target, draft, Lookahead("sync"), Agreeing(), max_tokens=most)
     assert len(record.ids) <= most
 
 
@@ -346,7 +346,7 @@ class Stripping(ShiftedTokenizer):
 def test_what_the_target_goes_on_from_is_the_answer_in_whatever_tokens_it_was_drafted(schedule):
     answer = "One.\n\n two.\n\n  three.\n\nfour."
     target, draft = ScriptedTransport(goes_on(answer + E)), ShiftedTransport(goes_on(answer + E))
-    record = other_vocabulary(target, draft, Lookahead(schedule, depth=2), Yes(), Stripping)
+    record = other_vocabulary(target, draft, Lookahead(schedule, depth=2), Agreeing(), Stripping)
     assert record.accepted > 1 and record.text == answer
     assert "".join(map(chr, record.ids)) == answer, "in the target's own tokens"
     assert all((answer + E).startswith(one["text"]) for one in target.requests)

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,12 @@ from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.plugin_protocol import place_of
-from lr_sglang.steps.step import Verdict
 from lr_sglang.theory.reading import TYPICAL_TIMES
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
 from tests.dice import LETTERS, Dice
-from tests.scripted import CONVERSATION, END, Same, answered, deployment, set_facts
+from tests.scripted import CONVERSATION, END, Agreeing, Same, answered, deployment, set_facts
 from tests.simulated.clock import run_virtually
 
 
@@ -87,14 +87,8 @@ def test_the_text_is_the_one_of_plain_decoding(sampling, schedule, monkeypatch):
         assert used["generated"] == used["used"] + used["wasted"] and used["wasted"] >= 0
 
 
-class Lenient:
-    """Accepts what begins as the target's version, whatever follows."""
-
-    name = "lenient"
-
-    def verify(self, inquiry):
-        target, draft = inquiry.pair.target, inquiry.pair.draft
-        return Verdict(target.text[:2] == draft.text[:2], self.name)
+# Accepts what begins as the target's version, whatever follows.
+Lenient = partial(Agreeing, lambda target, draft: target[:2] == draft[:2])
 
 
 @pytest.mark.parametrize("verifier", [Exact, Lenient])

@@ -27,12 +27,12 @@ from tests import SCHEDULES, in_thread
 from tests.scripted import (
     CONVERSATION,
     END,
+    Agreeing,
     E,
     Same,
     ScriptedTransport,
     ShiftedTransport,
     Whole,
-    Yes,
     answered,
     chapters,
     deployment,
@@ -72,7 +72,7 @@ def test_an_accepted_step_keeps_the_drafts_text(schedule):
         fixed("One a.\n\nTwo b.\n\nEnd." + E, seconds=slow(0.01)),
         fixed("ONE A.\n\nTWO B.\n\nEND." + E),
     )
-    record = solve(target, draft, Yes(), schedule)
+    record = solve(target, draft, Agreeing(), schedule)
     assert record.text == "ONE A.\n\nTWO B.\n\nEND."
     assert [s.source for s in record.steps] == ["draft"] * 3
     assert record.steps[0].target_text == "One a.\n\n"
@@ -98,14 +98,14 @@ def test_a_rejected_step_is_the_targets_and_what_follows_goes_on_from_it(schedul
 def test_the_half_sentence_guard_accepts_nothing_after_a_cut(schedule):
     answer = "abcdefgh\n\nij\n\nkl" + E
     guarded = solve(
-        fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5
+        fixed(answer, seconds=slow(0.01)), fixed(answer), Agreeing(), schedule, max_step_tokens=5
     )
     assert guarded.text == "abcdefgh\n\nij\n\nkl"
     assert [s.text for s in guarded.steps if s.source == "target"] == ["fgh\n\n"]
     free = solve(
         fixed(answer, seconds=slow(0.01)),
         fixed(answer),
-        Yes(),
+        Agreeing(),
         schedule,
         max_step_tokens=5,
         half_sentence_guard=False,
@@ -128,7 +128,7 @@ def test_the_half_sentence_guard_accepts_nothing_after_a_cut(schedule):
 )
 def test_versions_that_end_differently_are_never_accepted(schedule, target, draft):
     """Not even by a judge that says yes to all it is asked."""
-    verifier = Yes()
+    verifier = Agreeing()
     record = solve(
         fixed(target, seconds=slow(0.1)),
         fixed(draft),
@@ -144,7 +144,7 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 def test_a_draft_that_is_late_is_rejected_as_late():
     target = ScriptedTransport(chapters(STEPS), slow(0.01))
     backend = deployment(target=target, draft=fixed(WHOLE + E, seconds=slow(60)))
-    record = answered(backend, AnswerRequest(verifier=Yes()), virtually=True)
+    record = answered(backend, AnswerRequest(verifier=Agreeing()), virtually=True)
     assert record.text == WHOLE and record.seconds < 1
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
@@ -407,7 +407,7 @@ def test_an_answer_that_is_stopped_before_it_begins_asks_for_nothing():
 def test_a_draft_that_writes_nothing_is_no_step(schedule):
     """A step without tokens would end the answer."""
     record = solve(
-        fixed(WHOLE + E, seconds=slow(0.01)), ScriptedTransport(lambda *_: ""), Yes(), schedule
+        fixed(WHOLE + E, seconds=slow(0.01)), ScriptedTransport(lambda *_: ""), Agreeing(), schedule
     )
     assert record.text == WHOLE and record.failures["draft"] == 0
     assert {v.by for step in record.steps for v in step.verdicts} <= {"draft", "late"}
@@ -524,7 +524,7 @@ def test_other_vocabularies_meet_at_step_boundaries(schedule):
     """The draft's steps are text to the target, tokenised anew, one by one."""
     target = fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01))
     draft = ShiftedTransport(chapters(["A.", "B.", "C."]))
-    record = other_vocabulary(target, draft, Lookahead(schedule), Yes())
+    record = other_vocabulary(target, draft, Lookahead(schedule), Agreeing())
     assert record.text == "A.\n\nB.\n\nC."
     assert {r["text"] for r in target.requests} >= {"", "A.\n\n", "A.\n\nB.\n\n"}
     assert all(s.source == "draft" for s in record.steps)
@@ -539,7 +539,7 @@ def test_other_vocabularies_are_never_exactly_the_same(schedule):
 
 
 def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
-    request = AnswerRequest(Lookahead("sync", depth=1, width=2), verifier=Yes())
+    request = AnswerRequest(Lookahead("sync", depth=1, width=2), verifier=Agreeing())
     record = solve(fixed(WHOLE + E), fixed(WHOLE + E), request=request)
     assert record.text == WHOLE
     assert record.outcomes()["draft"] == {"accepted": record.accepted, "cancelled": record.accepted}

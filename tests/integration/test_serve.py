@@ -581,12 +581,14 @@ def deaf(one, body):
 def test_a_client_that_reads_nothing_holds_no_place():
     """Its place is free when its answer is made, and it can still read the whole of it."""
     steps = ["word " * 100] * 20
-    with serving(scripted(steps), SERVICE.replace(concurrency=1, queue=0)) as one:
-        with deaf(one, {**ASK, "stream": True, "lookahead": {"trace": True}}) as client:
-            until(lambda: one.roles["target"].transport.inner.requests, 10)
-            until(lambda: one.engine.idle, 10)
-            assert one.ask().status_code == 200
-            got = b"".join(iter(lambda: client.recv(65536), b""))
+    with (
+        serving(scripted(steps), SERVICE.replace(concurrency=1, queue=0)) as one,
+        deaf(one, {**ASK, "stream": True, "lookahead": {"trace": True}}) as client,
+    ):
+        until(lambda: one.roles["target"].transport.inner.requests, 10)
+        until(lambda: one.engine.idle, 10)
+        assert one.ask().status_code == 200
+        got = b"".join(iter(lambda: client.recv(65536), b""))
     assert len(got) > 2**15 and got.count(b"data: [DONE]\n\n") == 1
 
 

@@ -362,9 +362,11 @@ def test_a_function_may_grade():
         assert grader.grade("4", question).correct is True
     with Grader(lambda text, question: Grade(False, "4", reason="late")) as grader:
         assert grader.grade("4", question).reason == "late"
-    with Grader(lambda text, question: "yes") as grader:
-        with pytest.raises(ConfigError, match="grader"):
-            grader.grade("4", question)
+    with (
+        Grader(lambda text, question: "yes") as grader,
+        pytest.raises(ConfigError, match="grader"),
+    ):
+        grader.grade("4", question)
 
 
 @pytest.mark.parametrize(

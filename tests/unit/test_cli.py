@@ -69,7 +69,6 @@ def test_launch_warns_of_a_server_that_takes_the_memory_of_another(call, tmp_pat
     target = "[runtimes.target]\nmodel = 'Qwen/Qwen3-8B'\ndevice = 'cuda'\ngpus = [0]"
     (tmp_path / "two.toml").write_text(f"\n{given}\n".join([target, *roles]))
     result = call("launch", "two.toml", "--print")
-    assert result.exit_code == 0, result.output
     assert ("share GPU 1, and draft has no memory_fraction" in result.stderr) is (not given)
 
 
@@ -159,14 +158,18 @@ def test_json_has_the_records_of_one_question_and_of_many(call, tmp_path, limit)
     assert len(records(tmp_path / "runs")) == limit and result.stderr == ""
 
 
-def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
+def test_a_file_of_questions_gets_the_instruction_and_that_is_told(call, tmp_path, servers):
     (tmp_path / "some.jsonl").write_text('{"question": "how many?", "answer": 17}\n')
-    call("run", "--input", "some.jsonl")
+    asked = ("run", "--input", "some.jsonl", "--verifier", "exact")
+    said = " ".join(call(*asked).stderr.split())
     sent = "".join(map(chr, servers.transports["target"].requests[0]["input_ids"]))
     assert "how many?\nPlease reason step by step" in sent
-    call("run", "--input", "some.jsonl", "-o", "run.prompt_suffix=", "--output", "bare")
+    assert "every question ends with: Please reason step by step" in said
+    assert "-o run.prompt_suffix=TEXT" in said
+    bare = call(*asked, "-o", "run.prompt_suffix=", "--output", "bare").stderr
     sent = "".join(map(chr, servers.transports["target"].requests[-1]["input_ids"]))
-    assert "Please" not in sent
+    assert "Please" not in sent and "ends with" not in bare
+    assert "ends with" not in call(*FAST, "--verifier", "exact").stderr
 
 
 def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, servers, monkeypatch):
@@ -641,10 +644,10 @@ def test_whatever_fails_is_told_in_few_lines(call, monkeypatch, error, code, sai
     assert raised.value is error
 
 
-def failing(role, error, after=""):
-    """Scripted transports of which one fails, from the prompt on that ends with ``after``."""
+def failing(role, error):
+    """Scripted transports of which one fails."""
     made = transports()
-    made[role].fail = lambda text: error if text.endswith(after) else None
+    made[role].fail = lambda text: error
     return made
 
 
@@ -816,16 +819,6 @@ def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_
     assert said in " ".join(call(*words, code=2).output.split())
 
 
-def test_a_question_of_a_file_says_what_is_appended_to_it(call, tmp_path):
-    (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?"}\n')
-    asked = ("run", "--input", "q.jsonl", "--verifier", "exact")
-    said = " ".join(call(*asked).stderr.split())
-    assert "every question ends with: Please reason step by step" in said
-    assert "-o run.prompt_suffix=TEXT" in said
-    assert "ends with" not in call(*asked, "-o", "run.prompt_suffix=").stderr
-    assert "ends with" not in call(*FAST, "--verifier", "exact").stderr
-
-
 def test_servers_that_start_twice_are_announced(call):
     modes = ("--mode", "autoregressive", "--mode", "sd", "--mode", "lookahead")
     result = call("run", "--task", "pocket", "--limit", 1, "--verifier", "exact", *modes)
@@ -946,8 +939,12 @@ def fails_to_listen(**variables):
         return called("serve", *arguments, code=1).output
 
 
-def test_what_kubernetes_sets_beside_a_service_is_left_alone():
-    said = fails_to_listen(**SERVICES)
+OURS = {"LR_SGLANG_RUN_DEPTH": "3", "LR_SGLANG_API_KEYS": "k", "LR_SGLANG_SERVE_QUEUE": "5"}
+
+
+@pytest.mark.parametrize("variables", [SERVICES, OURS], ids=["of Kubernetes", "ours"])
+def test_variables_that_kubernetes_sets_or_that_there_are_are_not_told(variables):
+    said = fails_to_listen(**variables)
     assert "cannot listen on 0..0.0:8000" in said and "LR_SGLANG" not in said
 
 
@@ -965,11 +962,6 @@ def test_what_kubernetes_sets_beside_a_service_is_left_alone():
 def test_a_variable_that_there_is_not_is_told_with_the_nearest(name, nearest):
     said = fails_to_listen(**{name: "3"})
     assert f"Warning: {name}: there is no such variable; did you mean {nearest}" in said
-
-
-def test_a_variable_that_there_is_is_not_told():
-    ours = {"LR_SGLANG_RUN_DEPTH": "3", "LR_SGLANG_API_KEYS": "k", "LR_SGLANG_SERVE_QUEUE": "5"}
-    assert "LR_SGLANG" not in fails_to_listen(**ours)
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,8 @@ class Blocking:
     def __init__(self, client):
         self.client = client
 
-    def generate(self, payload, request, timeout):
-        return call(self.client.generate(payload, request, timeout))
-
-    def get(self, path):
-        return call(self.client.get(path))
-
-    def close(self):
-        call(self.client.close())
+    def __getattr__(self, name):
+        return lambda *given: call(getattr(self.client, name)(*given))
 
 
 @pytest.fixture
@@ -315,9 +309,7 @@ def test_whether_a_server_takes_aborts_is_found_out(server, http, impatient, mon
         assert event.wait(10)
         handler.reply({**REPLY, "meta_info": {"finish_reason": {"type": "abort"}}})
 
-    def found():
-        return call(probes.measure_abort(http.client, [1, 2, 3]))
-
+    found = lambda: call(probes.measure_abort(http.client, [1, 2, 3]))
     assert found() is None, "the answer was complete"
     server.generate = generate
     assert found().taken
@@ -352,7 +344,7 @@ def front(serving, workers):
 @pytest.fixture
 def routed(front):
     routed = Blocking(RouterClient(front.url, "target", "secret"))
-    call(routed.client.refresh())
+    routed.refresh()
     yield routed
     routed.close()
 
@@ -432,7 +424,7 @@ def test_other_failures_are_not_tried_again(front, workers, routed, status, text
 
 def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, routed):
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
-    call(routed.client.refresh())
+    routed.refresh()
     assert len(routed.client.workers) == 3
     front.urls[:] = [workers[0].url]
     workers[0].abort_failed = 2  # it takes a while, and meanwhile the dead one is found deaf
@@ -444,7 +436,7 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ro
 @pytest.mark.parametrize("listed", [[], [{"url": "http://127.0.0.1:9", "is_healthy": True}]])
 def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, routed, listed):
     front.listed = listed
-    call(routed.client.refresh())
+    routed.refresh()
     front.urls[:] = [workers[0].url]
     running = Running(routed, workers[0])
     running.cancel()
@@ -603,17 +595,17 @@ def taking(*refused):
 def test_lines_are_posted_to_the_route_of_the_plugin(server, http):
     server.generate = taking(["b", "too long"])
     lines = [Delivery("a", 0, [1, 2]), Delivery("b", 3, [])]
-    assert call(http.client.deliver(lines)) == [("b", "too long")]
+    assert http.deliver(lines) == [("b", "too long")]
     (posted,) = server.requests
     assert posted == {"lines": [["a", 0, [1, 2]], ["b", 3, []]], "authorization": "Bearer secret"}
-    assert call(http.client.deliver([])) == [] and len(server.requests) == 1
+    assert http.deliver([]) == [] and len(server.requests) == 1
 
 
 def test_many_lines_are_several_messages_each_as_large_as_a_server_takes(server, http):
     server.generate = taking()
     long = [Delivery(f"{i}".rjust(MAX_ID, "0"), 0, [2**31 - 1] * MAX_TOKENS) for i in range(40)]
     short = [Delivery(f"s{i}", i, [i]) for i in range(3 * MAX_MESSAGE_LINES)]
-    call(http.client.deliver([*long, *short]))
+    http.deliver([*long, *short])
     sent = [line for one in server.requests for line in one["lines"]]
     assert sent == [[rid, place, [*ids]] for rid, place, ids in (*long, *short)]
     for one in server.requests:
@@ -633,7 +625,7 @@ def test_many_lines_are_several_messages_each_as_large_as_a_server_takes(server,
 def test_a_delivery_that_fails_is_a_named_error(server, http, answer, status, error):
     server.generate = lambda handler, body: handler.reply(answer, status)
     with pytest.raises(error, match="lr_sglang/lines"):
-        call(http.client.deliver([Delivery("a", 0, [1])]))
+        http.deliver([Delivery("a", 0, [1])])
 
 
 def test_lines_go_to_every_worker_of_a_router_and_one_that_is_gone_keeps_none_back(
@@ -642,15 +634,15 @@ def test_lines_go_to_every_worker_of_a_router_and_one_that_is_gone_keeps_none_ba
     for worker in workers:
         worker.generate = taking()
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
-    call(routed.client.refresh())
+    routed.refresh()
     workers[1].generate = taking(["a", "full"])
-    assert call(routed.client.deliver([Delivery("a", 0, [1])])) == [("a", "full")]
+    assert routed.deliver([Delivery("a", 0, [1])]) == [("a", "full")]
     assert [len(worker.requests) for worker in workers] == [1, 1]
     assert not front.keys
     for worker in workers:
         worker.generate = lambda handler, body: handler.reply({}, 404)
     with pytest.raises(LookaheadError, match=r"404|does not answer"):
-        call(routed.client.deliver([Delivery("a", 0, [1])]))
+        routed.deliver([Delivery("a", 0, [1])])
 
 
 # --- attaching

@@ -399,10 +399,12 @@ def test_figures_for_others_have_nothing_private(tmp_path):
     for private in ("secret", "someone", "sk-1234", str(tmp_path), "simulated/target"):
         assert private not in text, private
     settings = found["figures"][0]["settings"]
-    assert settings["runtimes.target.dtype"] == "bfloat16"
-    assert settings["runtimes.target.extra.attention-backend"] == "triton"
-    assert settings["runtimes.target.extra.page-size"] == 16
-    assert settings["runtimes.target.model"] == "(not told)"
+    assert {
+        "runtimes.target.dtype": "bfloat16",
+        "runtimes.target.extra.attention-backend": "triton",
+        "runtimes.target.extra.page-size": 16,
+        "runtimes.target.model": "(not told)",
+    }.items() <= settings.items()
     assert settings["sampling.temperature"] is not None
 
 

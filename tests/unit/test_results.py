@@ -204,9 +204,8 @@ def test_another_configuration_is_refused_by_name(tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    with opened(tmp_path):
-        with pytest.raises(RecordError, match="another run is writing"):
-            opened(tmp_path, resume=True)
+    with opened(tmp_path), pytest.raises(RecordError, match="another run is writing"):
+        opened(tmp_path, resume=True)
     opened(tmp_path).__exit__()
 
 

@@ -2,6 +2,7 @@
 has none keeps SGLang's own verification.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -68,17 +69,16 @@ def grown(made, info, shape, draft="good"):
     return attention.verified(made, info, shape, draft, LENGTH, verify)
 
 
-@pytest.mark.parametrize("filters", attention.FILTERS.values(), ids=attention.FILTERS)
-@pytest.mark.parametrize("shape", attention.SHAPES)
-def test_a_seed_gives_the_tokens_of_plain_decoding(shape, filters):
-    made, info = people(list(range(COUNT)), **filters)
-    assert grown(made, info, shape) == attention.undrafted(info, LENGTH)
-
-
-@pytest.mark.parametrize("draft", attention.DRAFTS)
-def test_whatever_is_guessed(draft):
-    made, info = people(list(range(COUNT)))
-    assert grown(made, info, "chain", draft) == attention.undrafted(info, LENGTH)
+@pytest.mark.parametrize(
+    ("shape", "filters", "draft"),
+    [
+        *itertools.product(attention.SHAPES, attention.FILTERS, ["good"]),
+        *itertools.product(["chain"], ["none"], attention.DRAFTS),
+    ],
+)
+def test_a_seed_gives_the_tokens_of_plain_decoding_whatever_is_guessed(shape, filters, draft):
+    made, info = people(list(range(COUNT)), **attention.FILTERS[filters])
+    assert grown(made, info, shape, draft) == attention.undrafted(info, LENGTH)
 
 
 def test_others_in_the_batch_change_nothing_and_draw_coins_of_their_own():
