@@ -202,20 +202,20 @@ class Answer:
         node = arrived.node
         child = arrived.child
         assert node is not None
-        if isinstance(arrived, Branch) and arrived.path:
-            nodes = self._enter_read(arrived)
-        elif node.dropped or (child.dropped if child else node.chosen):
-            nodes = []
-        else:
-            nodes = [node]
-            if isinstance(arrived, Inquiry):
-                self.judging.enter(arrived)
-            elif arrived.purpose == "draft":
-                self._enter_draft(node, arrived)
-            elif arrived.purpose == "guess":
-                self._enter_guess(node, arrived)
-            else:
-                self._enter_target(node, arrived)
+        prefixes = arrived.path if isinstance(arrived, Branch) and arrived.path else (node,)
+        nodes = [n for n in prefixes if not (n.dropped or (child.dropped if child else n.chosen))]
+        if nodes and isinstance(arrived, Inquiry):
+            self.judging.enter(arrived)
+        elif nodes and isinstance(arrived, Branch):
+            match arrived.purpose:
+                case "draft":
+                    self._enter_draft(node, arrived)
+                case "guess":
+                    self._enter_guess(node, arrived)
+                case "read":
+                    self._enter_read(nodes, arrived)
+                case _:
+                    self._enter_target(node, arrived)
         arrived.release()
         return nodes
 
@@ -292,16 +292,13 @@ class Answer:
         made = make_step((*known, *result.ids), result.finish, node.step, tokenizer, result.ends)
         return made.ids[len(known) :]
 
-    def _enter_read(self, branch: Branch) -> list[Node]:
-        """Enters what the target says of the drafted tokens after each prefix that a branch has
-        read. Returns the prefixes, as ``_enter`` does.
+    def _enter_read(self, nodes: Sequence[Node], branch: Branch) -> None:
+        """Enters what the target says of the drafted tokens after those prefixes of a branch's path
+        where it is needed.
         """
-        nodes = []
         for node, draws in zip(branch.path, self.reader.draws(branch), strict=True):
-            if not (node.dropped or node.chosen):
+            if node in nodes:
                 self._enter_draws(node, branch, draws)
-                nodes.append(node)
-        return nodes
 
     def _enter_draws(self, node: Node, branch: Branch, draws: list[int | None]) -> None:
         """Enters the draws at the drafted tokens after ``node``: they are the target's own, or its

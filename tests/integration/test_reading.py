@@ -583,6 +583,29 @@ def test_steps_that_are_drafted_while_the_target_reads_are_read_in_one_request(s
     assert request.trace.ids == written.ids
 
 
+class Slow(Lenient):
+    """Takes 5 s, while the target reads the step after."""
+
+    async def verify(self, inquiry):
+        await asyncio.sleep(5.0)
+        return super().verify(inquiry)
+
+
+def test_a_read_that_was_given_up_is_no_failure():
+    """The target reads on, in this answer and in the next ones."""
+    target, draft = Timed(1), Timed(1, 2.0)
+    target.token, target.read, draft.token = 1.0, 20.0, 0.13
+    backend = deployment(target=target, draft=draft)
+    backend.readable = True
+    look = Lookahead(reading="first", max_step_tokens=20)
+    request = AnswerRequest(look, Sampling(temperature=0.6), Limits(max_tokens=200), Slow())
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    reads = [one for one in request.trace.branches if one.purpose == "read"]
+    whole = [one.ended - one.started > 19 for one in reads]
+    assert False in whole and any(whole[whole.index(False) :])
+    assert backend.readable is True
+
+
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_the_place_of_what_is_written_after_reading_is_that_of_its_first_token(schedule):
     for model in range(3):
