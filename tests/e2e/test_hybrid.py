@@ -49,6 +49,8 @@ EXPERTS = [
     *[("qwen3_5_moe_text", "ngram"), ("qwen3_moe", "none")] * FULL,
 ]
 SERVERS = [DENSE, *[("qwen3_5_text", "ngram"), *EXPERTS] * FULL]
+# transformers cuts words by rules of the family there, which are not those of the pocket models.
+RULES = {"qwen3_5_moe_text"}
 ROUNDING = [(*DENSE, "extra_buffer")] * FULL  # the strategy of GPUs
 
 
@@ -70,7 +72,7 @@ def server(
         }
         target = target.replace(extra=extra)
     with deployed(alone(target), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
-        assert not roles["target"].doubts.found
+        assert [*roles["target"].doubts.found] == ["tokens"] * (family in RULES)
         yield roles["target"]
 
 
@@ -180,9 +182,10 @@ def test_every_mode_with_a_hybrid_in_every_role(
     layer = "+sd" if roles["target"].facts.token_layer else ""
     # a draft that is late is refused without the judge; in sync none is
     schedule: Schedule = "sync" if role == "judge" else "async"
-    records = answers(roles, f"lookahead{layer}", "auto", schedule=schedule)
-    for mode in (f"lookahead{layer}", "auto"):
-        assert len([r for r in records if r["mode"] == mode and r["tokens"]["used"]]) == 2
+    modes = (f"lookahead{layer}", "auto")
+    records = answers(roles, *modes, schedule=schedule)
+    judged = records[: 2 * len(modes)]
+    assert sorted(r["mode"] for r in judged if r["tokens"]["used"]) == sorted(2 * modes)
     assert sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto") > 0
 
 
