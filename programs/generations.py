@@ -67,6 +67,6 @@ async def check_reading(answer: Answer) -> None:
     root.version.guess = result.ids
     target = fork(root.state, "target")
     target += answer.text(result.ids)
-    again = answer.begin_read(target, answer.gens.read([root]), [root])
+    again = answer.begin_branch("read", target, answer.gens.read([root]), root)
     await answer.result_of(again)
     answer.portions.enter_check(written, result, again)

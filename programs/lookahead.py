@@ -124,7 +124,7 @@ def propose(answer: Answer) -> None:
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 gen = answer.gens.step(node, "draft")
-                answer.begin_branch("draft", draft, gen, node, child)
+                answer.begin_branch("draft", draft, gen, node, child=child)
 
 
 def read(answer: Answer) -> int:
@@ -139,7 +139,7 @@ def read(answer: Answer) -> int:
         target = fork(path[-1].state, "target")  # after the drafted steps before
         target += answer.text(path[-1].version.known)
         target += answer.text(path[-1].version.guess)
-        answer.begin_read(target, answer.gens.read(path), path)
+        answer.begin_branch("read", target, answer.gens.read(path), *path)
     return len(paths)
 
 

@@ -134,36 +134,30 @@ class Answer:
         purpose: Purpose,
         state: ProgramState,
         gen: SglGen,
-        node: Node,
+        *path: Node,
         child: Node | None = None,
     ) -> Branch:
-        """Begins a generation of ``state``, which writes the step after ``node``, and notes its
-        branch there; its result is waited for.
+        """Begins a generation of ``state``, which writes or reads the step after a node, and notes
+        its branch there; its result is waited for.
 
         Args:
+            path: the node; of a read, each on its path after which drafted tokens are read.
             child: the drafted node that the step will lead to; None for the target's version.
         """
+        node = path[0]
         version = node.version
         branch = self._context.new_branch(purpose, state, node, child, 0 if child else version.size)
+        branch.path = path
         if child is not None:
             child.drafting = branch
             version.since = version.since or self._context.now()
         elif purpose == "guess" and version.guess is not None:
             version.next_guesser = branch
         else:
-            version.branch = branch
+            for one in path:
+                one.version.branch = branch
         if branch.role == "draft" and (version.read_first or version.runs_on):
             self.reader.hurry(branch)
-        self.branches.expect(branch, gen)
-        return branch
-
-    def begin_read(self, state: ProgramState, gen: SglGen, path: Sequence[Node]) -> Branch:
-        """As ``begin_branch``: the target reads the drafted tokens after each prefix on a path."""
-        size = path[0].version.size
-        branch = self._context.new_branch("read", state, path[0], None, size)
-        branch.path = path
-        for node in path:
-            node.version.branch = branch
         self.branches.expect(branch, gen)
         return branch
 
