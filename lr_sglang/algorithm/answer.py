@@ -324,9 +324,7 @@ class Answer:
         target = self.roles["target"]
         made = make_step(version.known[:most], "length", node.step, target.tokenizer, target.ends)
         if made.complete or len(made.ids) >= most:
-            state = node.state.fork(1)[0]
-            state += made.tokens()
-            self._enter_version(node, made, state)
+            self._enter_version(node, made, node.state_after(made.tokens()))
             return
         if node is branch.path[0]:  # whose version the branch's outcome is about
             self.branches.close_branch(branch, Outcome.CANCELLED)

@@ -38,8 +38,7 @@ def written_step(branch: Branch, tokenizer: Tokenizer) -> tuple[Step, ProgramSta
     # Roles with another vocabulary read the state's text, so it must end with the text of the step.
     text = str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None))
     if made.ids != ids or text != made.text:
-        state = node.state.fork(1)[0]
-        state += made.tokens()
+        state = node.state_after(made.tokens())
     return made, state
 
 

@@ -151,13 +151,10 @@ class Keeper:
         if drafted is not None and self._request.exact:  # else no judge was asked
             (child,) = self._tree.add_children(node, 1)
             self._tree.enter_draft(child, drafted)
-            child.state = node.state.fork(1)[0]
-            child.state += drafted.tokens()
+            child.state = node.state_after(drafted.tokens())
             self._context.emitter.drafted(child)
             self._judging.enter_verdict(child, Verdict(drafted is step, "reading"))
-        after = node.state.fork(1)[0]
-        after += step.tokens()
-        version.complete(step, after)
+        version.complete(step, node.state_after(step.tokens()))
         if version.was_read:
             self._context.emitter.written(node)
         self._tree.decide(node)

@@ -17,6 +17,7 @@ from lr_sglang.config import MAX_WIDTH
 from lr_sglang.sglang_api.plugin_protocol import common_prefix
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Pair, Step, Verdict, Vocabulary, split_ids
+from lr_sglang.steps.token_text import TokenText
 
 Ids = tuple[int, ...]
 
@@ -216,6 +217,12 @@ class Node:
     def cut(self) -> bool:
         """Whether the prefix ends in the middle of a step, at the token cap."""
         return self.step is not None and not self.step.complete
+
+    def state_after(self, text: TokenText) -> Any:
+        """A copy of the program's state after this prefix, and a text after it."""
+        state = self.state.fork(1)[0]
+        state += text
+        return state
 
     def release(self) -> None:
         """Removes references to its parent and inquiries, so that no reference cycle keeps them in
