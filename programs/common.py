@@ -63,14 +63,16 @@ class Proposer:
         Raises:
             LookaheadError: the target failed, or the answer was cancelled.
         """
-        known = state.stream_executor.backend
+        backend = state.stream_executor.backend
         try:
             made = TokenText.wrap(state[name])
         except LookaheadError as error:
             if isinstance(error, Cancelled) or error.role == "target":
                 raise
             made = None
-        if made is not None and (known.role == "target" or not known.tokenizer.special(made.ids)):
+        if made is not None and (
+            backend.role == "target" or not backend.tokenizer.special(made.ids)
+        ):
             return False
         self._backoff_until = time.monotonic() + BACKOFF_SECONDS
         return True

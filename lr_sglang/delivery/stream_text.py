@@ -277,11 +277,11 @@ class WholeTokens:
     give other ids.
 
     Args:
-        known: the tokenizer of the ids.
+        tokenizer: of the ids.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._known = tokenizer
+        self._tokenizer = tokenizer
         self._text = ""
         self._ids = Ids()
         self._tail = Ids()
@@ -294,11 +294,11 @@ class WholeTokens:
         """
         self._text += "".join(chunk.text for chunk in chunks)
         self._ids += tuple(ids)
-        every = found = added(self._tail, self._ids, self._known.decode)
+        every = found = added(self._tail, self._ids, self._tokenizer.decode)
         size = len(self._ids)
         while size and (found.held or not self._text.startswith(found.text)):
             size -= 1
-            found = added(self._tail, self._ids[:size], self._known.decode)
+            found = added(self._tail, self._ids[:size], self._tokenizer.decode)
         if not size and not every.text.startswith(self._text):
             # the text is not the decoding of the ids
             text = self._text
@@ -310,13 +310,13 @@ class WholeTokens:
         self._ids = self._ids[size:]
         self._tail = found.tail
         self._text = self._text[len(found.text) :]
-        return TokenText.of(found.text, own, self._known.vocabulary)
+        return TokenText.of(found.text, own, self._tokenizer.vocabulary)
 
     def rest(self, chunks: Iterable[Chunk]) -> TokenText:
         """Adds the last text and takes out the rest; a part without ids if a stop string cuts the
         last token.
         """
         self._text += "".join(chunk.text for chunk in chunks)
-        if self._text == added(self._tail, self._ids, self._known.decode, last=True).text:
-            return TokenText.of(self._text, self._ids, self._known.vocabulary)
+        if self._text == added(self._tail, self._ids, self._tokenizer.decode, last=True).text:
+            return TokenText.of(self._text, self._ids, self._tokenizer.vocabulary)
         return self.add((), ()) + TokenText.wrap(self._text)

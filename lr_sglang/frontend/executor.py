@@ -242,9 +242,9 @@ class Executor(StreamExecutor):
         self.text_ += text
         self.variables[name] = text
         self.meta_info[name] = meta
-        self._known(expr)
+        self._let_read(expr)
 
-    def _known(self, expr: SglGen | SglSelect) -> None:
+    def _let_read(self, expr: SglGen | SglSelect) -> None:
         """Lets an expression's variable be read, unless its reasoning is still to be parted."""
         waiting = [one.expr for one in self._waiting if isinstance(one, SglSeparateReasoning)]
         if not any(_has(one, expr) for one in waiting):
@@ -278,7 +278,7 @@ class Executor(StreamExecutor):
         if expr.name is not None:
             self.variables[expr.name] = decided.decision
             self.meta_info[expr.name] = decided.meta_info
-            self._known(expr)
+            self._let_read(expr)
         self.text_ += decided.decision
 
     def _execute_role_end(self, expr: SglRoleEnd) -> None:

@@ -58,7 +58,7 @@ class Watch:
 
     Args:
         inner: the transport.
-        known: the tokenizer of its model; a runtime that comes back with another one stays down.
+        tokenizer: of its model; a runtime that comes back with another one stays down.
         changed: called when the runtime goes down (with the reason) and when it is back (with an
             empty one).
 
@@ -75,7 +75,7 @@ class Watch:
         self.inner = inner
         self.down = self.useless = ""
         self.since = time.monotonic()
-        self._known = tokenizer
+        self._tokenizer = tokenizer
         self._changed = changed
         self._before = 0.0
         self._late = 0
@@ -174,8 +174,8 @@ class Watch:
         ) as error:  # it answered, though a router has no such route
             if isinstance(error, RuntimeRefused) and error.status >= 500:
                 raise
-        if self.down and self._known is not None:
-            await check_tokens(self.inner, self._known, self.role, seconds)
+        if self.down and self._tokenizer is not None:
+            await check_tokens(self.inner, self._tokenizer, self.role, seconds)
 
     def _set(self, reason: str) -> None:
         if reason == self.down:

@@ -130,13 +130,13 @@ class ProgramRun:
             return self.request.sampling.seed, self.request.question, self.request.sample
         return self._seed, *self._samples.next(s)
 
-    def _place(self, s: Executor, known: RuntimeBackend) -> int:
+    def _place(self, s: Executor, backend: RuntimeBackend) -> int:
         """The number of tokens of the answer before a state's next generation; the first call
         keeps the prompt's length, from which it counts.
         """
         if not self._continues:
             return 0
-        tokens = len(known.prompt_ids(s))
+        tokens = len(backend.prompt_ids(s))
         self._prompt_tokens = tokens if self._prompt_tokens is None else self._prompt_tokens
         return tokens - self._prompt_tokens
 
@@ -193,20 +193,20 @@ class ProgramRun:
 
     @contextmanager
     def generation(
-        self, s: Executor, known: RuntimeBackend, params: SglSamplingParams
+        self, s: Executor, backend: RuntimeBackend, params: SglSamplingParams
     ) -> Iterator[GenerationTrace]:
         """One generation by a runtime alone, without lookahead; gives ``s`` its request, with the
         generation's seed, and records its branch.
         """
         # As ``AnswerRequest.seed`` of the same generation by lookahead, so that an exact verifier
         # gives the text that the target writes here.
-        where = () if known.role == "target" else (known.role,)
+        where = () if backend.role == "target" else (backend.role,)
         seed = derived_seed(*self.identify(s), *where)
-        place = self._place(s, known)
-        branch = Branch(known.role, 0, seed=seed, key=self.request.key, place=place)
-        seeded = known.facts.follows_seed(params.sent)
+        place = self._place(s, backend)
+        branch = Branch(backend.role, 0, seed=seed, key=self.request.key, place=place)
+        seeded = backend.facts.follows_seed(params.sent)
         part = GenerationTrace(
-            self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
+            self.now(), backend.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )
         s.request = branch
         self._enter(branch)
@@ -215,9 +215,9 @@ class ProgramRun:
             yield part
         finally:
             is_step = isinstance(params.stop, StepStop)
-            part.note(self.now() - part.began, known.tokenizer, is_step)
-            if branch.error and known.role != "target":
-                part.trace.failed(known.role, branch.error.removeprefix(f"{known.role}: "))
+            part.note(self.now() - part.began, backend.tokenizer, is_step)
+            if branch.error and backend.role != "target":
+                part.trace.failed(backend.role, branch.error.removeprefix(f"{backend.role}: "))
             self._leave(branch, part)
 
     def _enter(self, one: AnswerRequest | Request) -> None:
