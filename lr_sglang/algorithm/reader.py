@@ -62,7 +62,7 @@ class Reader:
         request = self._request
         target = self._target
         sampling = request.sampling
-        if self.own_numbers and target.facts.seeded and request.lookahead.reading != "first":
+        if self.draws_differ and target.facts.seeded and request.lookahead.reading != "first":
             return False  # the text is to be the one that this seed gives
         filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
         filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
@@ -79,7 +79,7 @@ class Reader:
         )
 
     @property
-    def own_numbers(self) -> bool:
+    def draws_differ(self) -> bool:
         """Whether the target's draws that are made here are not those that its server would have
         made: then the answer is another one of the same distribution.
         """
@@ -139,7 +139,7 @@ class Reader:
             seed, place = self._request.draws("target", node)
             place += len(node.version.known)
             sampling = self._request.sampling
-            server_draws = not self.own_numbers
+            server_draws = not self.draws_differ
             drawn.append(
                 target_draws(rows[:size], sampling, seed, place, server_draws=server_draws)
             )
@@ -170,7 +170,7 @@ class Reader:
         """
         wrote: list[int | None] = list(written.ids)
         (read,) = self.draws(again)
-        if read and self.own_numbers:
+        if read and self.draws_differ:
             wrote = _likeliest(written, "output_top_logprobs", len(wrote))
             read = _likeliest(again.result, "input_top_logprobs", len(wrote))
         known = [(a, b) for a, b in zip(wrote, read, strict=False) if b is not None]
@@ -208,7 +208,7 @@ class Reader:
         """What an exact answer is: the ``text`` of plain decoding with its seed, or a draw of its
         ``distribution``.
         """
-        made_here = self.own_numbers and self.can_read()
+        made_here = self.draws_differ and self.can_read()
         same = self._target.facts.follows_seed(self._request.parameters) and not made_here
         return "text" if same else "distribution"
 

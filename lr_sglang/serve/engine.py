@@ -35,7 +35,7 @@ from lr_sglang.serve.requests import (
     settled,
 )
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.thinking import Thinking
+from lr_sglang.serve.thinking import TargetEndings
 from lr_sglang.steps.branch import Request
 from lr_sglang.user_programs.program import Program
 from lr_sglang.user_programs.request_maker import RequestMaker
@@ -121,7 +121,7 @@ class AnswerEngine:
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)
         self.program = Program.load(service.program) if service.program else None
-        self.thinking = Thinking(roles, service)
+        self.endings = TargetEndings(roles, service)
         self._set_gauges()
         keep_what_is_imported()
 
@@ -169,12 +169,12 @@ class AnswerEngine:
             alone = "n"  # more than can be made here at a time
         if not why and not alone:
             return settled(request, service)
-        if not alone and isinstance(request, ChatRequest) and self.thinking.possible:
+        if not alone and isinstance(request, ChatRequest) and self.endings.possible:
             asked = settled(request, service)
             if asked.mode.ahead:
-                conclusion = await self.thinking.conclusion(request, body, why)
-                if conclusion is not None:
-                    return replace(asked, conclusion=conclusion)
+                ending = await self.endings.ending_of(request, body, why)
+                if ending is not None:
+                    return replace(asked, ending=ending)
         why = why or (alone,)
         if request.names_lookahead:
             raise request.cannot(alone or why[0])

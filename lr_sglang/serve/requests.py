@@ -91,7 +91,7 @@ def check_ids(body: Mapping[str, Any], size: int) -> None:
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class TargetEnding:
     """The part of an answer after the thinking, which the target writes alone.
 
     Attributes:
@@ -113,7 +113,7 @@ class ClientRequest:
 
     Attributes:
         constraints: on the tokens of an answer.
-        conclusion: what follows the thinking, where lookahead reasoning serves the thinking only.
+        ending: what follows the thinking, where lookahead reasoning serves the thinking only.
     """
 
     request: ChatRequest | CompletionRequest
@@ -122,7 +122,7 @@ class ClientRequest:
     sampling: Sampling
     limits: Limits
     constraints: Constraints
-    conclusion: Conclusion | None = None
+    ending: TargetEnding | None = None
 
     @property
     def chat(self) -> bool:
@@ -137,7 +137,7 @@ class ClientRequest:
     @property
     def why(self) -> tuple[str, ...]:
         """The fields because of which the target writes a part of the answer alone."""
-        return () if self.conclusion is None else self.conclusion.why
+        return () if self.ending is None else self.ending.why
 
     def each(self) -> list[ClientRequest]:
         """One for every answer, each with a seed of its own."""
@@ -304,7 +304,7 @@ class RenderedPrompt:
 
     def __init__(self, asked: ClientRequest, service: Service, target: RuntimeBackend) -> None:
         request = asked.request
-        concluding = asked.conclusion
+        ending = asked.ending
         tokenizer = target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
         self.said = said
@@ -312,7 +312,7 @@ class RenderedPrompt:
         self.prefix = request.prefix
         self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
         try:
-            text = self(target) if concluding is None else concluding.prompt
+            text = self(target) if ending is None else ending.prompt
         except (TemplateError, StopIteration, ValueError, TypeError) as error:
             # StopIteration: a text with every private-use character in it leaves no mark to break
             # special tokens with
@@ -327,7 +327,7 @@ class RenderedPrompt:
             off = request.thinks_not or head.endswith(closes)
             self.thinks = target.facts.forces_reasoning and not off
         # in some models special tokens mark calls of tools
-        shown = request.skip_special_tokens is False or (concluding and concluding.tools)
+        shown = request.skip_special_tokens is False or (ending and ending.tools)
         self.decode = tokenizer.spell if shown else tokenizer.decode
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:

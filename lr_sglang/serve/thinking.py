@@ -21,7 +21,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, on, sync
 from lr_sglang.frontend.gen_options import UNLIMITED, lookahead
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.requests import Conclusion
+from lr_sglang.serve.requests import TargetEnding
 from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.token_text import TokenText
@@ -77,14 +77,15 @@ async def think_then_conclude(
     s["answer"] = thought + s["answer"]
 
 
-def concluding(conclusion: Conclusion, most: int | None) -> Program:
+def thinking_program(ending: TargetEnding, most: int | None) -> Program:
     """``think_then_conclude`` for one request, whose answer has ``most`` tokens."""
-    function = think_then_conclude.bind(grammar=conclusion.grammar, most=most)
+    function = think_then_conclude.bind(grammar=ending.grammar, most=most)
     return Program("think_then_conclude", function, takes_request=False, continues=True)
 
 
-class Thinking:
-    """Decides which requests are answered by ``think_then_conclude``.
+class TargetEndings:
+    """Decides which requests are answered by ``think_then_conclude``: of those the target alone can
+    write what follows the thinking.
 
     Attributes:
         possible: whether the target thinks, one marker ends that whatever follows, and there is a
@@ -101,9 +102,9 @@ class Thinking:
             same and tokenizer.thinking.always and (service.reasoning == "on" or thinks(tokenizer))
         )
 
-    async def conclusion(
+    async def ending_of(
         self, request: ChatRequest, body: Mapping[str, Any], why: Sequence[str]
-    ) -> Conclusion | None:
+    ) -> TargetEnding | None:
         """What a request asks for after the thinking; None where only the target can follow it.
 
         Args:
@@ -135,7 +136,7 @@ class Thinking:
             await asyncio.to_thread(tokenizer.spell, ids), ids, tokenizer.vocabulary
         )
         called = tools if body.get("tool_choice") != "none" else ()
-        return Conclusion(tuple(why), prompt, grammar, called)
+        return TargetEnding(tuple(why), prompt, grammar, called)
 
     async def _compile(self, grammar: Mapping[str, str], ids: Sequence[int]) -> None:
         """Lets the target compile a grammar, which raises ``LookaheadError`` if it is none, before

@@ -24,7 +24,7 @@ from lr_sglang.serve.errors import TOO_LONG, Refusal, told_by_server
 from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.replies import Summary, WrittenText, cached_of, costs_of, usage_of
 from lr_sglang.serve.requests import ClientRequest, PassedRequest, RenderedPrompt
-from lr_sglang.serve.thinking import concluding
+from lr_sglang.serve.thinking import thinking_program
 from lr_sglang.steps.branch import Request
 from lr_sglang.user_programs.program import ProgramError
 
@@ -64,7 +64,7 @@ class LookaheadAnswer:
         )
         request.on_tokens = self._on_tokens
         request.constraints = asked.constraints
-        self._tools = asked.conclusion.tools if asked.conclusion else ()
+        self._tools = asked.ending.tools if asked.ending else ()
         self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._seen = 0  # tokens that were given to ``_delivery``
         self._began = time.monotonic()
@@ -81,7 +81,7 @@ class LookaheadAnswer:
                     raise
             self._tell(self._delivery.rest())
             if self._held:
-                text, calls = await self._engine.thinking.calls_in(self._tools, self._held)
+                text, calls = await self._engine.endings.calls_in(self._tools, self._held)
                 self._put_written([Chunk("content", text)] if text else [])
         finally:
             end = self._summary(calls)
@@ -95,9 +95,9 @@ class LookaheadAnswer:
         request = self._request
         program = engine.program
         said = self._prompt.said if engine.program else self._prompt
-        if (conclusion := asked.conclusion) is not None:
-            program = concluding(conclusion, request.limits.max_tokens)
-            said = conclusion.prompt
+        if (ending := asked.ending) is not None:
+            program = thinking_program(ending, request.limits.max_tokens)
+            said = ending.prompt
         try:
             await answer(program, asked.mode, said, request, engine.requests)
         except ConfigError as error:
