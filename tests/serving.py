@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,14 +28,15 @@ PATIENCE = 120.0  # seconds: a busy machine takes long to import SGLang
 
 @dataclass
 class Process:
-    """One ``lr-sglang`` command that serves.
+    """One ``lr-sglang`` command.
 
     Attributes:
-        told: what it said as JSON when it was ready.
-        errors: where its standard error goes.
+        out, errors: where its standard output and error go.
+        told: what one that serves said as JSON when it was ready.
     """
 
     popen: subprocess.Popen[str]
+    out: Path
     errors: Path
     told: dict[str, Any] = field(default_factory=dict)
 
@@ -50,9 +50,21 @@ class Process:
         return str(self.told["url"])
 
     @property
+    def output(self) -> str:
+        """All of its standard output."""
+        return self.out.read_text("utf-8")
+
+    @property
     def said(self) -> str:
         """All of its standard error."""
         return self.errors.read_text("utf-8")
+
+    def wait(self, there: Callable[[str], Any], seconds: float = PATIENCE) -> Any:
+        """Waits for something in its output, which it has to write before it ends."""
+        until(lambda: there(self.output) or self.popen.poll() is not None, seconds)
+        found = there(self.output)
+        assert found, f"{self.popen.args} ended:\n{self.said[-3000:]}"
+        return found
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -83,6 +95,23 @@ class Process:
         return int(self.popen.returncode)
 
 
+def begun(
+    folder: Path,
+    *words: object,
+    script: Path = ROOT / "cli.py",
+    environ: Mapping[str, str] | None = None,
+    kind: type[Process] = Process,
+    popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+) -> Any:
+    """Begins a command in a folder."""
+    out, errors = (folder / f"{time.monotonic_ns()}.{name}" for name in ("out", "err"))
+    command = [sys.executable, str(script), *map(str, words)]
+    with out.open("w") as told, errors.open("w") as sink:
+        env = {**os.environ, **(environ or {})}
+        made = popen(command, cwd=folder, stdout=told, stderr=sink, text=True, env=env)
+    return kind(made, out, errors)
+
+
 @contextmanager
 def serving(
     folder: Path,
@@ -93,28 +122,12 @@ def serving(
 ) -> Iterator[Process]:
     """``lr-sglang serve`` over runtimes that are up, on a free port, once it says that it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
-    errors = folder / f"serve-{time.monotonic_ns()}.err"
     attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
-    words = map(str, ("serve", "--port", 0, *attach, *options, "--json"))
-    command = [sys.executable, str(script), *words]
-    with errors.open("w") as sink:
-        popen = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-            env={**os.environ, **(environ or {})},
-        )
-    process = Process(popen, errors)
+    words = ("serve", "--port", 0, *attach, *options, "--json")
+    process = begun(folder, *words, script=script, environ=environ)
     try:
-        alarm = threading.Timer(PATIENCE, popen.kill)
-        alarm.start()
-        assert popen.stdout is not None
-        line = popen.stdout.readline()
-        alarm.cancel()
-        assert line, f"{' '.join(command)} ended:\n{process.said[-3000:]}"
-        process.told = json.loads(line)
+        process.wait(lambda said: said.endswith("\n"))
+        process.told = json.loads(process.output)
         yield process
     finally:
         process.stop()

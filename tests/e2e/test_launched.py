@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from lr_sglang.runtimes import launch
 from tests import FULL, ROOT, overlap, records
 from tests.called import called
 from tests.e2e.conftest import Pocket
-from tests.serving import until
+from tests.serving import Process, begun, until
 
 QUESTION = (
     "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
@@ -44,28 +42,12 @@ class Home:
     """A folder with the program, and commands in it; what they start ends with it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.started = path, list[subprocess.Popen[str]]()
+        self.path, self.started = path, list[Process]()
         (path / "mine.py").write_text(program())
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        out = (self.path / f"{arguments[0]}.txt").open("w")
-        command = [sys.executable, ROOT / "cli.py", *arguments]
-        with out:
-            made = subprocess.Popen(
-                command, cwd=self.path, stdout=out, stderr=subprocess.STDOUT, text=True
-            )
-        self.started.append(made)
-        return made
-
-    def said(self, name: str) -> str:
-        return (self.path / f"{name}.txt").read_text("utf-8")
-
-    def wait(
-        self, process: subprocess.Popen[str], name: str, there: Callable[[str], Any], seconds: float
-    ) -> Any:
-        until(lambda: there(self.said(name)) or process.poll() is not None, seconds, 0.1)
-        assert process.poll() is None, self.said(name)
-        return there(self.said(name))
+    def start(self, *arguments: str) -> Process:
+        self.started.append(begun(self.path, *arguments))
+        return self.started[-1]
 
     def call(self, *arguments: str) -> str:
         """In this process, which need not import everything again (test_run_cli.py has one of its
@@ -86,9 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         made = Home(path)
         yield made
         for one in made.started:
-            if one.poll() is None:
-                one.send_signal(signal.SIGTERM)
-                one.wait(30)
+            one.stop()
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +78,14 @@ def shared(pocket: Pocket) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def up(home: Home, shared: dict[str, str]) -> subprocess.Popen[str]:
+def up(home: Home, shared: dict[str, str]) -> Process:
     process = home.start(
         "launch",
         "pocket",
         "--with-token-layer",
         *(word for role, url in shared.items() for word in (f"--{role}", url)),
     )
-    home.wait(process, "launch", lambda said: said.count("http://127.0.0.1") >= len(ROLES), 280)
+    process.wait(lambda said: said.count("http://127.0.0.1") >= len(ROLES), 280)
     return process
 
 
@@ -155,31 +135,29 @@ def test_by_the_endpoint(home: Home, up: object, shared: dict[str, str]) -> None
     program = ("--program", "mine.py:twice:tokens=300")
     serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
     try:
-        found = re.compile(r"http://127\.0\.0\.1:\d+").search
-        url = home.wait(serving, "serve", found, 240)[0]
+        url = serving.wait(re.compile(r"http://127\.0\.0\.1:\d+").search, 240)[0]
         models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
         said = [{"role": "user", "content": QUESTION}]
         body = {"model": models[0]["id"], "messages": said}
         reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
         assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
         for role in set(ROLES) - set(shared):  # launched with room for what attaches by default
-            assert not re.search(rf"{role}: \d+ requests at a time", home.said("serve"))
+            assert not re.search(rf"{role}: \d+ requests at a time", serving.said)
     finally:
-        serving.send_signal(signal.SIGTERM)
-        ended = serving.wait(60)
+        ended = serving.stop(seconds=60)
     assert ended == 0
 
 
-def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[str, str]) -> None:
+def test_it_goes_as_a_whole(home: Home, up: Process, shared: dict[str, str]) -> None:
     """However it ends: killed, or in the full run at a signal."""
-    own = set(re.findall(r"http://127\.0\.0\.1:\d+", home.said("launch"))) - set(shared.values())
+    own = set(re.findall(r"http://127\.0\.0\.1:\d+", up.output)) - set(shared.values())
     family = psutil.Process(up.pid).children(recursive=True)
     # guardians, launcher, scheduler and detokenizer of a server
     assert len(family) >= 5 * len(own)
     names = " ".join(word for one in family for word in one.cmdline()[:1])
     assert "sglang::scheduler" in names and "sglang::detokenizer" in names
-    up.send_signal(signal.SIGTERM if FULL else signal.SIGKILL)
-    assert up.wait(30) == (0 if FULL else -signal.SIGKILL)
+    ended = up.stop(signal.SIGTERM if FULL else signal.SIGKILL, 30)
+    assert ended == (0 if FULL else -signal.SIGKILL)
     until(lambda: not any(one.is_running() for one in family), 30)
     assert len(own) + len(shared) == len(ROLES)
     for url in own:

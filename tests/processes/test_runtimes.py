@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -46,7 +45,7 @@ from lr_sglang.runtimes.launching.server import Reservation
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import release
 from tests.called import called
-from tests.serving import until
+from tests.serving import Process, begun, until
 
 GPU, CPU = (
     Platform("cuda"),
@@ -743,45 +742,25 @@ def write(home: Path, target: str = "", draft: str = "") -> None:
     (home / "mine.toml").write_text(FILE.format(target=target, draft=draft))
 
 
-class Started:
+class Started(Process):
     """An ``lr-sglang launch`` in a process of its own."""
 
-    def __init__(self, popen: Any, home: Path, *arguments: str) -> None:
-        self.home = home
-        self.out, self.err = home / f"out{time.monotonic_ns()}", home / f"err{time.monotonic_ns()}"
-        argv = [
-            sys.executable,
-            str(home / "program.py"),
-            str(home / "fake.py"),
-            "launch",
-            *arguments,
-        ]
-        with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = popen(argv, stdout=out, stderr=err)
-
     def up(self, name: str = "mine") -> launched.Launched:
-        def there() -> Any:
-            assert self.process.poll() is None, self.err.read_text()
-            return launched.launched_file(name).exists() and "http" in self.out.read_text()
-
-        until(there, 20)
+        self.wait(lambda said: launched.launched_file(name).exists() and "http" in said, 20)
         return launched.find_launched(name)
 
     def says(self, text: str) -> None:
-        until(lambda: text in self.err.read_text(), 15)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(15)
+        until(lambda: text in self.said, 15)
 
     def server_pids(self, name: str = "mine") -> list[int]:
-        logs = self.home / "state" / "lr-sglang" / "logs" / name
+        logs = self.out.parent / "state" / "lr-sglang" / "logs" / name
         return [pid for role in ("target", "draft") for pid in pids_in(logs / f"{role}.log")]
 
 
 @pytest.fixture
 def launching(home, popen) -> Any:
-    return partial(Started, popen, home)
+    how = {"script": home / "program.py", "kind": Started, "popen": popen}
+    return partial(begun, home, home / "fake.py", "launch", **how)
 
 
 # -- up and down
@@ -791,15 +770,15 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(launching, home):
     one = launching("mine.toml", "--depth", "3")
     found = one.up()
     pids = one.server_pids()
-    assert found.pid == one.process.pid and set(found.roles) == {"target", "draft", "judge"}
+    assert found.pid == one.pid and set(found.roles) == {"target", "draft", "judge"}
     assert (
         found.roles["judge"]["url"] == found.roles["target"]["url"] != found.roles["draft"]["url"]
     )
     one.says("run --attach mine")  # the last that it says
-    assert [line.split()[:2] for line in one.out.read_text().splitlines()] == [
+    assert [line.split()[:2] for line in one.output.splitlines()] == [
         [role, it["url"]] for role, it in found.roles.items()
     ]
-    assert "draft: ready" in one.err.read_text()
+    assert "draft: ready" in one.said
     file = launched.launched_file("mine")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -821,9 +800,9 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(launching, home):
     listed = json.loads(called("launch", "--list", "--json").output)
     assert listed["up"]["mine"]["roles"] == found.roles
 
-    assert one.end(signal.SIGTERM) == 0
+    assert one.stop(signal.SIGTERM) == 0
     assert not file.exists() and not any(map(runs, pids))
-    assert "Traceback" not in one.err.read_text()
+    assert "Traceback" not in one.said
 
 
 def test_options_of_launch_decide_how_servers_are_warmed(home):
@@ -847,16 +826,16 @@ def test_options_of_launch_decide_how_servers_are_warmed(home):
 def test_without_a_draft_it_goes_on_and_without_a_target_it_does_not(launching):
     one = launching("mine.toml", "--json")
     before = one.up()
-    assert json.loads(one.out.read_text())["roles"] == before.roles
+    assert json.loads(one.output)["roles"] == before.roles
     target, *_, draft, _, _ = pids = one.server_pids()
     os.kill(draft, signal.SIGKILL)
     one.says("draft: the server ended with status 137")
-    said = one.err.read_text()
+    said = one.said
     assert "answers go on without it" in said and "want of memory" in said
-    assert one.process.poll() is None and launched.find_launched("mine").roles == before.roles
+    assert one.popen.poll() is None and launched.find_launched("mine").roles == before.roles
     os.kill(target, signal.SIGKILL)
-    assert one.process.wait(10) == 1
-    assert "Error: target: the server ended with status 137" in one.err.read_text()
+    assert one.popen.wait(10) == 1
+    assert "Error: target: the server ended with status 137" in one.said
     assert not any(map(runs, pids)) and not launched.launched_file("mine").exists()
 
 
@@ -869,10 +848,10 @@ def test_before_it_is_up_its_name_is_taken_and_a_signal_is_an_interruption(launc
     assert "is up already, or comes up" in called("launch", "mine.toml", code=2).output
     other = launching("mine.toml", "--name", "other")
     assert other.server_pids("other")
-    assert one.end(number) == 128 + number
+    assert one.stop(number) == 128 + number
     assert not any(map(runs, pids)) and not launched.launched_file("mine").exists()
     with launched.claimed("mine"):
-        other.end()
+        other.stop()
 
 
 def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
@@ -881,7 +860,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     pids = one.server_pids()
     second = called("launch", "mine.toml", code=2)
     assert "is up already" in second.output and "--name" in second.output
-    one.end(signal.SIGKILL)
+    one.stop(signal.SIGKILL)
     until(lambda: not any(map(runs, pids)), SOON)  # the guardians see to it
     again = "lr-sglang launch FILE --name mine"
     with pytest.raises(ConfigError, match=rf"is not up any more.*\nHint: .*{again}"):
@@ -889,8 +868,8 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     assert "is not up any more" in called("run", "--attach", "mine", "how many?", code=2).output
     assert "up:" not in called("launch", "--list").output
     again = launching("mine.toml")
-    until(lambda: "http" in again.out.read_text(), 20)
-    assert launched.find_launched("mine").pid == again.process.pid and again.end() == 0
+    until(lambda: "http" in again.output, 20)
+    assert launched.find_launched("mine").pid == again.pid and again.stop() == 0
 
 
 # -- attaching to what is not there
