@@ -246,7 +246,6 @@ def record(name, sample, mode, right, task, truth, steps, branches):
 
 def write(folder, records, **about):
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / "records.jsonl").write_text(lines)
+    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
     return folder

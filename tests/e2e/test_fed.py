@@ -88,8 +88,7 @@ def target(roles: dict[str, RuntimeBackend]) -> RuntimeBackend:
 
 
 def state(target: RuntimeBackend) -> dict[str, Any]:
-    info = call(target.transport.get("/server_info"), target.loop)
-    return scheduler_state(info)[FED_FIELD]
+    return scheduler_state(call(target.transport.get("/server_info"), target.loop))[FED_FIELD]
 
 
 def written(

@@ -103,12 +103,11 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
 def test_after_a_cancel_the_runtimes_are_idle(pocket: Pocket, milliseconds: int) -> None:
-    judge = verifiers.make_verifier("judge", verifiers.Setup(pocket.roles, "pocket"))
     request = AnswerRequest(
         Lookahead(),
         Sampling(),
         Limits(max_tokens=3500),
-        verifier=judge,
+        verifier=verifiers.make_verifier("judge", verifiers.Setup(pocket.roles, "pocket")),
         question="cancelled",
         constraints=Constraints(ignore_eos=True),
     )

@@ -369,8 +369,7 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
     for name, asked in CONVERSATIONS.items():
         if TEMPLATES[role] and name == "a begun answer in parts":
             continue  # SGLang leaves it to a template that reads parts, as a closed turn
-        body = {"model": service.model, **asked}
-        request, why = ChatRequest.read(body, refuse=True)
+        request, why = ChatRequest.read({"model": service.model, **asked}, refuse=True)
         ours = RenderedPrompt(settled(request, service), service, backend)(backend).ids
         reply = HTTP.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)

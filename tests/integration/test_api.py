@@ -4,7 +4,6 @@ examples of the docs.
 
 import asyncio
 import re
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import lr_sglang as lr
 from lr_sglang.api import solve as opened_deployment
 from lr_sglang.config import Deployment, Runtime
 from tests import ROOT, fixture_of, in_thread
+from tests.called import python
 from tests.scripted import END, ScriptedTransport, deployment, set_facts
 from tests.serving import until
 from tests.simulated.transport import fast_roles
@@ -61,8 +61,7 @@ def test_streamed_steps_are_the_answers(d):
     steps = lr.stream(QUESTION, deployment=d, depth=3)
     with pytest.raises(lr.LookaheadError, match="not complete"):
         _ = steps.solution
-    found = list(steps)
-    assert "".join(step.text for step in found) == steps.solution.text
+    assert "".join(step.text for step in steps) == steps.solution.text
     with pytest.raises(lr.LookaheadError, match="once"):
         list(steps)
 
@@ -177,11 +176,7 @@ def test_a_script_that_fails_ends():
     """Python waits for threads at its end, and an error that nobody has caught is kept
     until then.
     """
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent
-    )
-    assert done.returncode == 1 and "RuntimeDown" in done.stderr
+    assert "RuntimeDown" in python("-c", SCRIPT, code=1).stderr
 
 
 FAILS_WHILE_OPEN = """
@@ -207,10 +202,7 @@ raise ValueError("mine")
 
 
 def test_a_script_that_fails_with_an_open_deployment_has_one_traceback():
-    command = [sys.executable, "-c", FAILS_WHILE_OPEN]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent
-    )
+    done = python("-c", FAILS_WHILE_OPEN, code=1)
     assert done.stdout == "in time\n"
     assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("ValueError: mine\n")
 

@@ -32,8 +32,7 @@ def seen(*branches):
 
 def test_reuse_is_looked_at_over_twenty_branches_that_could_reuse_something():
     little, much = branch(8, 10), branch(10, 10)
-    nothing = branch(0, None), branch(0, 0)
-    assert seen(*[little] * 19, *nothing) == ([], [])
+    assert seen(*[little] * 19, branch(0, None), branch(0, 0)) == ([], [])
     names, said = seen(*[little] * 40)
     assert names == ["reuse"] and len(said) == 1
     assert said[0].startswith("target: 0.80 of the tokens") and "its prefix cache is off" in said[0]

@@ -6,15 +6,16 @@ import subprocess
 import sys
 
 from tests import ROOT
+from tests.called import python
 
-CPU = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1"}
+CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
 
 
 def test_two_ranks_offer_the_same_tokens_at_the_same_pass(tmp_path, popen):
     ranks = [
         popen(
             [sys.executable, "-m", "tests.ranks", str(rank), str(tmp_path / "store")],
-            env=CPU,
+            env={**os.environ, **CPU},
             cwd=ROOT,
             stdout=subprocess.PIPE,
         )
@@ -29,9 +30,7 @@ def test_two_ranks_offer_the_same_tokens_at_the_same_pass(tmp_path, popen):
 
 
 def test_the_layer_fits_the_installed_release():
-    command = [sys.executable, "-m", "pytest", "-q", "tests/installed_fed.py"]
-    done = subprocess.run(command, cwd=ROOT, env=CPU, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python("-m", "pytest", "-q", "tests/installed_fed.py", **CPU)
 
 
 LOADED = """
@@ -50,11 +49,7 @@ json.dump(sorted(ours & HookRegistry._patched), sys.stdout)
 
 
 def test_sglang_loads_the_layer_after_our_other_plugins_too():
-    environment = {**CPU, "LR_SGLANG_FED": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, timeout=280
-    )
-    assert len(json.loads(done.stdout)) == 5, done.stderr
+    assert len(json.loads(python("-c", LOADED, **CPU, LR_SGLANG_FED="1").stdout)) == 5
 
 
 def test_the_plugin_does_nothing_unless_it_is_turned_on():
@@ -63,5 +58,4 @@ def test_the_plugin_does_nothing_unless_it_is_turned_on():
         "assert 'lr_sglang.plugin.hooks' not in sys.modules"
     )
     for value in ("", "0"):
-        environment = {**os.environ, "LR_SGLANG_FED": value, "LR_SGLANG_SEEDS": value}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        python("-c", code, LR_SGLANG_FED=value, LR_SGLANG_SEEDS=value)

@@ -258,6 +258,5 @@ def test_what_gen_takes_reaches_the_server_or_is_refused_by_name():
             found = found[part]
         assert found == where[-1], name
     more = {"logprob_start_len": 1, "top_logprobs_num": 4, "return_text_in_logprobs": True}
-    logprobs = sgl.gen("answer", return_logprob=True, **more)
-    one_turn.run(logprobs, backend=used.target).sync()
+    one_turn.run(sgl.gen("answer", return_logprob=True, **more), backend=used.target).sync()
     assert {name: sent[-1][name] for name in more} == more

@@ -80,8 +80,7 @@ def scene(play, **flags):
 
     async def all_of_it():
         server = Server(**flags)
-        jobs = await play(server)
-        await asyncio.gather(*(job.done for job in jobs))
+        await asyncio.gather(*(job.done for job in (await play(server))))
         await asyncio.sleep(0)
         return server
 
@@ -157,8 +156,7 @@ def test_a_verification_takes_a_delivered_line_as_far_as_it_agrees():
     async def play(server):
         job = server.ask("a", 20, ids=ids)
         # after the first token of the answer; its fifth token is another
-        line = [*ids[1:5], 7, *ids[6:]]
-        server.scheduler.deliver([("a", 1, line)])
+        server.scheduler.deliver([("a", 1, [*ids[1:5], 7, *ids[6:]])])
         return [job]
 
     server = scene(play, layer="fed", draft_tokens=8)

@@ -1,9 +1,6 @@
 """A command from its start: what it imports, and how soon it answers."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -11,7 +8,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes.placement.models import locate
-from tests import ROOT
+from tests.called import python
 
 CLI = (
     "from click.testing import CliRunner; from lr_sglang.cli import cli\n"
@@ -49,17 +46,6 @@ LIGHT = {
         {"torch", "sglang", "transformers"},
     ),
 }
-
-
-def python(*words, given=None, **variables):
-    """A process that succeeds, with no variable of SGLang's."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SGLANG")}
-    env |= variables
-    done = subprocess.run(
-        [sys.executable, *words], input=given, cwd=ROOT, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.mark.parametrize("name", LIGHT)

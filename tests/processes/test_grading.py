@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ from lr_sglang.grading.regrade import regrade
 from lr_sglang.results.store import RECORDS, RUN_FILE
 from lr_sglang.tasks import Question
 from tests import FULL, ROOT, fixture_of, records
-from tests.called import called
+from tests.called import called, python
 from tests.commands import blocks, clients
 from tests.serving import until
 
@@ -207,8 +207,7 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
         "pool.compare('1', '0+1'); print(*[c.pid for c in multiprocessing.active_children()], flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    (worker,) = map(int, done.stdout.split())
+    (worker,) = map(int, python("-c", code, code=-signal.SIGKILL).stdout.split())
     until(lambda: not Path(f"/proc/{worker}/stat").exists(), 60)
 
 

@@ -371,8 +371,7 @@ def test_the_endpoint_itself_is_shown(real, visit):
     ask(page, "Simulated question 1?")
     expect(page.locator("#model")).to_have_text("simulated")
     steps = [step for step in shown(page) if step[0] != "dead"]
-    kinds = [kind for kind, _ in steps]
-    assert len(steps) == 24 and {"accepted", "corrected"} <= set(kinds)
+    assert len(steps) == 24 and {"accepted", "corrected"} <= {kind for kind, _ in steps}
     assert page.locator(".given-up .step").count() >= 1
     expect(page.locator("#content")).to_have_text(" ".join(text for _, text in steps))
     assert figure(page, "steps") == "24" and 0.2 < float(figure(page, "alpha")) < 1

@@ -52,8 +52,7 @@ def scripts(text):
 
 def test_the_page_holds_every_answer(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 8, 1))
-    result = view(folder, folder / "view.html")
-    assert result.stderr.strip() == str(folder / "view.html")
+    assert view(folder, folder / "view.html").stderr.strip() == str(folder / "view.html")
     text = (folder / "view.html").read_text()
     hosts = set(re.findall(r"\w+://[^\s\"']+", text))
     assert hosts == {"http://www.w3.org/2000/svg"}  # a name, never fetched

@@ -36,8 +36,7 @@ class Alike(Model):
 
     def differs(self, question: int, position: int, offset: int) -> bool:
         """Whether the draft's token at a place of a step is another one than the target's."""
-        noise = self._noise("differs", question, position, offset, 8)
-        return _uniform(noise) >= self.agreement
+        return _uniform(self._noise("differs", question, position, offset, 8)) >= self.agreement
 
     def length(self, question: int, position: int, version: int) -> int:
         """Tokens of a version of a step."""

@@ -259,8 +259,7 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     most = DEFAULT_TOKENS if asked is None else int(asked)
     finish: dict[str, Any] = {"type": "length", "length": most}
     if role == "judge":
-        said = words.tokenizer.encode(writer.judge(prompt))
-        return Reply(said[:most], finish, len(prompt))
+        return Reply(words.tokenizer.encode(writer.judge(prompt))[:most], finish, len(prompt))
     if sampling.get("ignore_eos") and (seed := sampling.get("sampling_seed")) is not None:
         # no answer: whether seeds are honoured is asked, and they are
         place = place_of(sampling.get("custom_params"))

@@ -1,8 +1,6 @@
 """Token layer `fed` in a server: what a verification is offered, whatever the messages say."""
 
 import random
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +16,7 @@ from lr_sglang.sglang_api.plugin_protocol import (
     PROTOCOL,
     read_deliveries,
 )
+from tests.called import python
 from tests.fed import RELEASES, VOCABULARY, WIDTH, Request, Server, text
 
 servers = pytest.mark.parametrize(
@@ -370,4 +369,4 @@ def test_the_plugin_needs_nothing_that_a_server_may_lack():
         "import lr_sglang.plugin.hooks, lr_sglang.plugin.route\n"
         "assert not {'torch', 'sglang', 'transformers'} & set(sys.modules), 'too much is imported'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)

@@ -46,8 +46,7 @@ def test_a_sequence_is_that_of_transformers(tokens):
     )
     states = torch.zeros(ROWS, HEADS, DIM, DIM)
     states[4] = begun[0].mT  # SGLang keeps [value, key]
-    out = extended(q, k, v, decay, strength, states, [0, tokens], [4])
-    assert_close(out, expected, **CLOSE)
+    assert_close(extended(q, k, v, decay, strength, states, [0, tokens], [4]), expected, **CLOSE)
     assert_close(states[4], last[0].mT, **CLOSE)
     assert not states[[0, 1, 2, 3, 5, 6]].any()
 

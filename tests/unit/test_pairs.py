@@ -60,8 +60,7 @@ def loaded(path, cache):
 
 @pytest.fixture
 def found(tmp_path):
-    answer = record(AGREED, SAME, REFUSED, LATE, ALONE, CUT, LAST)
-    files, said = exported(tmp_path / "run", answer)
+    files, said = exported(tmp_path / "run", record(AGREED, SAME, REFUSED, LATE, ALONE, CUT, LAST))
     rows = {name.partition("-")[0]: loaded(path, tmp_path) for name, path in files.items()}
     return rows, " ".join(said.split())
 
@@ -107,8 +106,7 @@ def test_steps_that_were_read_or_fed_are_no_pairs(tmp_path, by):
 
 
 def test_the_exact_conclusion_of_a_judged_answer_is_no_pair(tmp_path):
-    answer = record(REFUSED, REFUSED | {"after_thinking": True})
-    files, said = exported(tmp_path / "run", answer)
+    files, said = exported(tmp_path / "run", record(REFUSED, REFUSED | {"after_thinking": True}))
     assert [row["step"] for row in loaded(files["pairs-lookahead.jsonl"], tmp_path)] == [0]
     assert "1 read or fed" in said
 

@@ -379,8 +379,7 @@ def test_fewer_than_eight_questions_have_no_interval(questions):
 
 
 def test_an_interval_is_no_nan_where_a_resample_may_have_nothing_to_divide_by():
-    table = [[0.0] * 8 + [3.0], [0.0] * 7 + [1.0, 1.0]]
-    estimate = st.product(table, [1, -1], 9)
+    estimate = st.product([[0.0] * 8 + [3.0], [0.0] * 7 + [1.0, 1.0]], [1, -1], 9)
     assert estimate.value == pytest.approx(1.5)
     assert 0 <= estimate.low <= estimate.value <= estimate.high < math.inf
 

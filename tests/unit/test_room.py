@@ -55,8 +55,7 @@ def test_roles_that_share_a_server_share_its_slots():
 
 
 def test_where_memory_is_the_limit_it_is_named():
-    text = told({}, 8, roles(kv=2000))[0]
-    assert text.endswith(
+    assert told({}, 8, roles(kv=2000))[0].endswith(
         "8 answers at depth 5 can have 40, so 2 have room: the others wait; its "
         "memory holds 2000 tokens"
     )

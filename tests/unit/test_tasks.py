@@ -36,8 +36,7 @@ def test_the_built_in_task_has_gold_answers_and_ids_of_its_own():
     ids=["lines", "table"],
 )
 def test_a_limit_applies_while_a_file_is_read(tmp_path, text, last):
-    found = tasks.load(write(tmp_path, text), 2)
-    assert [q.question for q in found] == ["a", last]
+    assert [q.question for q in tasks.load(write(tmp_path, text), 2)] == ["a", last]
     with pytest.raises(ConfigError, match=r"mine\.jsonl, line "):
         tasks.load(write(tmp_path, text), 3)
 
@@ -349,8 +348,7 @@ def test_gpqas_choices_are_shuffled_by_the_id_and_not_by_the_source():
     first, second = catalogue.gpqa(gpqa(), 0), catalogue.gpqa(gpqa(wrong=("c", "a", "b")), 7)
     assert first.question == second.question and first.answer == second.answer
     assert first.extra["choices"]["ABCD".index(first.answer)] == "r"
-    golds = {catalogue.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)}
-    assert golds == set("ABCD")
+    assert {catalogue.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)} == set("ABCD")
 
 
 def lcb(day="2024-09-01", starter=""):
