@@ -147,7 +147,7 @@ class Answer:
         node = path[0]
         version = node.version
         branch = self._context.new_branch(purpose, state, node, child, 0 if child else version.size)
-        branch.path = path
+        branch.path = path if purpose == "read" else ()
         if child is not None:
             child.drafting = branch
             version.since = version.since or self._context.now()

@@ -291,8 +291,8 @@ class Branch(Request):
         node: the prefix that it goes on from; child: the drafted node that it writes, or verifies;
             None where it belongs to the target's version. They, ``state`` and ``result`` are None
             once the answer has entered the result.
-        path: ``node``; of a read the prefixes after which it reads drafted tokens, each a drafted
-            step after the one before.
+        path: the prefixes after which it reads drafted tokens, each a drafted step after the one
+            before; ``node`` is the first.
         state: the program's state that generates.
         number: of its events.
         answered_by: the role whose runtime answers; empty: that of ``role``.
