@@ -8,9 +8,10 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -117,16 +118,18 @@ def stand(runtimes: dict[str, Mortal]) -> Iterator[Stand]:
         yield found
 
 
-def strike(runtime: Mortal, fault: str) -> Callable[[], None]:
-    """Does it; returns what makes it well again."""
-    if fault == "killed":
-        runtime.send(signal.SIGKILL)
-        return runtime.live
-    if fault == "stopped":
-        runtime.send(signal.SIGSTOP)
-        return lambda: runtime.send(signal.SIGCONT)
-    runtime.fault(**ORDERS[fault])
-    return runtime.well
+@contextmanager
+def struck(runtime: Mortal, fault: str) -> Iterator[None]:
+    """While it has this fault; afterwards it is well again."""
+    strike, heal = {
+        "killed": (partial(runtime.send, signal.SIGKILL), runtime.live),
+        "stopped": (partial(runtime.send, signal.SIGSTOP), partial(runtime.send, signal.SIGCONT)),
+    }.get(fault) or (partial(runtime.fault, **ORDERS[fault]), runtime.well)
+    strike()
+    try:
+        yield
+    finally:
+        heal()
 
 
 def under_way(stand: Stand) -> list[Client]:
@@ -187,16 +190,13 @@ def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
 def test_a_fault_is_survived(stand: Stand, victim: str, fault: str) -> None:
     until(lambda: stand.state() == "ready", BACK)
     asked = under_way(stand)
-    heal = strike(stand.runtimes[victim], fault)
-    try:
+    with struck(stand.runtimes[victim], fault):
         for heard in asked:
             heard.end(NOTICED if victim == "target" else HUNG if fault == "stopped" else DEGRADED)
         if victim == "target":
             assert_target_down(stand, asked)
         else:
             assert_degraded(stand, victim, fault, asked)
-    finally:
-        heal()
     assert_whole_again(stand)
 
 
@@ -205,9 +205,8 @@ def test_a_pause_costs_nobody_an_answer(stand: Stand) -> None:
     until(lambda: stand.state() == "ready", BACK)
     asked = under_way(stand)
     for victim in ROLES:
-        heal = strike(stand.runtimes[victim], "stopped")
-        time.sleep(0.5)
-        heal()
+        with struck(stand.runtimes[victim], "stopped"):
+            time.sleep(0.5)
     for heard in asked:
         assert_right(heard.end(DEGRADED))
 
@@ -299,15 +298,12 @@ def judged(stand: Stand) -> Client:
 def test_a_hung_runtime_does_not_hold_up_whoever_comes_after(one_at_a_time: Stand) -> None:
     """A runtime that takes no abort is hung up on, long before it is known that it takes none."""
     client = judged(one_at_a_time)
-    heal = strike(one_at_a_time.runtimes["judge"], "stopped")
-    try:
+    with struck(one_at_a_time.runtimes["judge"], "stopped"):
         after = one_at_a_time.ask()
         until(lambda: one_at_a_time.waiting() == 1, SLACK, 0.01)
         client.close_connection()
         until(lambda: one_at_a_time.waiting() == 0, CONNECT_SECONDS, 0.005)
         assert_right(after.end(ALONE + 2 * 3 + SLACK))
-    finally:
-        heal()
     until(lambda: one_at_a_time.state() == "ready", BACK + 6 + SLACK)
     until(one_at_a_time.idle, SLACK)
 
@@ -352,7 +348,7 @@ def test_answers_that_take_too_long_are_ended(
         running = [stand.ask(stream) for stream in (True, True, False, False)]
         assert running[0].begun.wait(ALONE + SLACK) and running[1].begun.wait(ALONE + SLACK)
         if hung:
-            hanging.callback(strike(runtimes["target"], "stopped"))
+            hanging.enter_context(struck(runtimes["target"], "stopped"))
         for number in signals:
             stand.process.popen.send_signal(number)
             time.sleep(0.15)
