@@ -44,9 +44,7 @@ def transports(
     ``quick`` of them.
     """
 
-    def takes(text: str) -> float:
-        return later if quick and len(target.requests) > quick else seconds
-
+    takes = lambda text: later if quick and len(target.requests) > quick else seconds
     target = ScriptedTransport(answers(), takes)
     return {
         "target": target,

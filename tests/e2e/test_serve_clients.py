@@ -63,9 +63,7 @@ def test_too_many_are_told_when_to_come_again_and_do(client, endpoint):
         made = client.chat.completions.create(model="pocket", messages=ASKED, temperature=0)
         return made.choices[0].finish_reason
 
-    def waiting() -> float:
-        return metric(endpoint.url, "requests_waiting", key=KEYS["first"])
-
+    waiting = lambda: metric(endpoint.url, "requests_waiting", key=KEYS["first"])
     endless: Any = {"ignore_eos": True}
     many = 2 * (PLACES + QUEUE)
     with ThreadPoolExecutor(many) as threads, ExitStack() as streams:

@@ -235,9 +235,7 @@ def test_what_follows_an_early_end_of_the_thinking_is_the_targets() -> None:
     def write(text: str, sampling: Any) -> str:
         return "7}" if text.endswith("\\boxed{") else alike(whole)(text, sampling)
 
-    def drafted(text: str, sampling: Any) -> str:
-        return alike(whole.upper().replace("THINK", "think"))(text, sampling)
-
+    drafted = alike(whole.upper().replace("THINK", "think"))
     for every in range(len(THOUGHT), len(whole), 5):
         trace, _ = performed(f"early_exit:agree=99,every={every}", write, drafted)
         assert trace.text.partition("</think>")[2] == "\n\nthe answer\n\nis nine"

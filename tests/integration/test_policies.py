@@ -278,12 +278,9 @@ def test_a_step_counts_for_the_way_in_which_it_began_and_hardly_where_ways_are_m
 
 def test_a_turn_ends_at_once_where_another_way_is_much_faster_by_what_is_known_now():
     turns = Turns()
-    turns.choose({"alone": Forecast(10), "portions": Forecast(20)})
-    assert turns.way == "portions"
-    turns.choose({"alone": Forecast(10), "portions": Forecast(9)})
-    assert turns.way == "portions"
-    turns.choose({"alone": Forecast(10), "portions": Forecast(4)})
-    assert turns.way == "alone"
+    for pace, way in ((20, "portions"), (9, "portions"), (4, "alone")):
+        turns.choose({"alone": Forecast(10), "portions": Forecast(pace)})
+        assert turns.way == way
 
 
 def test_forecasts_for_another_number_of_answers_are_corrected_by_what_was_measured():
@@ -293,12 +290,9 @@ def test_forecasts_for_another_number_of_answers_are_corrected_by_what_was_measu
     for _ in range(3):
         known.add("written", known.number, 50, 10.0, steps=5)
         known.choose(forecasts)
-    other = Turns(nearest=known)
-    other.choose({"alone": Forecast(12, 0.1), "written": Forecast(30)})
-    assert other.way == "alone"
-    fresh = Turns()
-    fresh.choose({"alone": Forecast(12, 0.1), "written": Forecast(30)})
-    assert fresh.way == "written"
+    for turns, way in ((Turns(nearest=known), "alone"), (Turns(), "written")):
+        turns.choose({"alone": Forecast(12, 0.1), "written": Forecast(30)})
+        assert turns.way == way
 
 
 def test_steps_that_scatter_leave_a_larger_error():

@@ -281,10 +281,8 @@ def test_without_a_draft_the_target_goes_on(program):
     } and not alone.trace.failures
     left = iter(range(3))
 
-    def dying(text):
-        return None if next(left, None) is not None else RuntimeDown("gone", role="draft")
-
-    roles["draft"].transport.fail = dying
+    gone = RuntimeDown("gone", role="draft")
+    roles["draft"].transport.fail = lambda text: None if next(left, None) is not None else gone
     request, _ = answered(program, roles)
     assert request.trace.finish == "stop" and request.trace.failures["draft"] >= 1
     sources = [step.source for step in request.trace.steps]

@@ -323,9 +323,7 @@ def with_everything(case: Case, verifier: str, late: tuple[float, float] | None)
     def by_chance(*_):
         return RuntimeDown("by chance") if rng.random() < case.failing else None
 
-    def rated(text, sampling):
-        return str(len(text) % 10) if text == OPENING else writer(text, sampling)
-
+    rated = lambda text, _: str(len(text) % 10) if text == OPENING else writer(text, _)
     transports = case.transports()
     target, writer = transports["target"], transports["target"].write
     target.write, target.fail_to_weigh = rated, by_chance

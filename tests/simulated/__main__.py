@@ -21,9 +21,7 @@ from tests.simulated.server import serve  # noqa: E402
 def main(role: tuple[str, ...], port: int, **given: Any) -> None:
     """Serves target, draft and judge, or some of them; writes their URLs as a line of JSON."""
 
-    def ready(urls: dict[str, str]) -> None:
-        click.echo(json.dumps({"urls": urls}))
-
+    ready = lambda urls: click.echo(json.dumps({"urls": urls}))
     serve(simulation(**given), {name: port and port + n for n, name in enumerate(role)}, ready)
 
 

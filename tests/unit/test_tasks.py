@@ -446,10 +446,6 @@ def test_a_task_from_a_file(tmp_path):
             tasks.get(f"{path}:{name}")
 
 
-def not_a_question():
-    return ["What?"]
-
-
 def raises():
     yield tasks.Question("1", "a?")
     raise ZeroDivisionError
@@ -466,7 +462,7 @@ def raises():
                 lambda: [tasks.Question("1", "a?", {1, 2})],
                 lambda: [tasks.Question("1", "a?", "x", {"when": object()})],
                 lambda: [tasks.Question(["1"], "a?", "x")],
-                not_a_question,
+                lambda: ["What?"],
                 raises,
             )
         ),
