@@ -120,12 +120,11 @@ def test_seeds_that_are_ignored():
 
 def test_a_draft_with_another_vocabulary():
     roles = runtimes()
-    other = type("Other", (), {"vocabulary": "other"})
     tokenizer = roles["draft"].tokenizer
     roles["draft"].tokenizer = type(
         "Other",
         (),
-        {"__getattr__": lambda self, name: getattr(tokenizer, name), "vocabulary": other},
+        {"__getattr__": lambda self, name: getattr(tokenizer, name), "vocabulary": "other"},
     )()
     found = examine(roles, PLAN)
     assert of(found, "vocabulary").status == "warning" and found.able

@@ -45,8 +45,7 @@ def two_ways(s, question):
 
 def reference(question: str, **options) -> str:
     """What the target writes by itself."""
-    found = backend(**options)
-    return one_turn.run(ANSWER, question, backend=found.target)["answer"]
+    return one_turn.run(ANSWER, question, backend=backend(**options).target)["answer"]
 
 
 def test_an_unchanged_program_is_answered_by_lookahead_reasoning():

@@ -120,7 +120,7 @@ def test_a_bug_in_a_sample_reaches_the_caller():
 # -- in a process of its own, which is killed
 
 
-def start(popen, folder, *more, seconds="0.1", limit=40):
+def start(popen, folder, *more, seconds):
     """``seconds`` as ``tests.scripted_cli`` takes it. Most of a start is importing SGLang."""
     command = [
         sys.executable,
@@ -130,7 +130,7 @@ def start(popen, folder, *more, seconds="0.1", limit=40):
         "--task",
         "pocket",
         "--limit",
-        str(limit),
+        "40",
     ]
     return popen(
         [*command, "--output", str(folder), *more],
@@ -147,23 +147,11 @@ def lines(folder):
     return path.read_bytes().split(b"\n") if path.exists() else [b""]
 
 
-def wait_for(folder, records, process):
-    until(lambda: len(lines(folder)) > records or process.poll() is not None, 120, 0.01)
-    assert len(lines(folder)) > records, process.communicate()
-
-
-def finish(popen, folder, limit=40, *more):
-    """Goes on with a run to its end; returns the ids it answered."""
-    process = start(popen, folder, "--resume", *more, seconds="0", limit=limit)
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, out + err
-    return [json.loads(line)["question_id"] for line in lines(folder)[:-1]]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if FULL else [signal.SIGINT])
 def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, popen, number):
     process = start(popen, tmp_path, "--concurrency", "2", seconds="0.02,20,60")
-    wait_for(tmp_path, 2, process)
+    until(lambda: len(lines(tmp_path)) > 2 or process.poll() is not None, 120, 0.01)
+    assert len(lines(tmp_path)) > 2, process.communicate()
     time.sleep(1.0)  # two samples are in hand, which would take minutes
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -173,5 +161,8 @@ def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, popen, numbe
     assert f"{kept} of 40 samples are kept" in err
     assert "--resume --output" in err
     if FULL:  # the one killed above goes on
-        ids = finish(popen, tmp_path)
+        process = start(popen, tmp_path, "--resume", seconds="0")
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, out + err
+        ids = [json.loads(line)["question_id"] for line in lines(tmp_path)[:-1]]
         assert len(ids) == len(set(ids)) == 40

@@ -132,22 +132,19 @@ async def test_however_they_come_and_go_no_slot_is_lost():
             running.discard(request)
             pool.leave()
 
-    async def disturb(requests, tasks):
-        for _ in range(300):
-            await asyncio.sleep(rng.random() / 100)
-            chosen = rng.randrange(len(requests))
-            if rng.random() < 0.3:
-                requests[chosen].cancel()
-            elif rng.random() < 0.4:
-                tasks[chosen].cancel()
-            else:
-                pool.reorder(requests[chosen], (rng.randrange(3),))
-            await settled()
-            assert not (pool.free() and pool.waiting)
-
     requests = [Request() for _ in range(200)]
     tasks = [asyncio.create_task(one(request)) for request in requests]
-    await disturb(requests, tasks)
+    for _ in range(300):
+        await asyncio.sleep(rng.random() / 100)
+        chosen = rng.randrange(len(requests))
+        if rng.random() < 0.3:
+            requests[chosen].cancel()
+        elif rng.random() < 0.4:
+            tasks[chosen].cancel()
+        else:
+            pool.reorder(requests[chosen], (rng.randrange(3),))
+        await settled()
+        assert not (pool.free() and pool.waiting)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert pool.running == pool.waiting == 0 and most == 3 and done
     errors = [task.exception() for task in tasks if not task.cancelled() and task.exception()]
