@@ -95,12 +95,16 @@ class Ways:
         return version.runs_on or (pays and self._context.can_ask("draft"))
 
     def wants_portion(self, version: Version) -> bool:
-        """Whether a version is read on, by a portion more; where not because the policy looks ahead
-        again, one more to the end of the step that was begun. Notes in the version whether it is
-        the last.
+        """Whether a version is read on, by a portion more; where not because the policy has chosen
+        another way, one more to the end of the step that was begun, if that is foreseen to pay.
+        Notes in the version whether it is the last.
         """
         version.last_portion = not self._reads_portions()
-        pays = not self._request.exact or self._reads.portions_pay()
+        if self._request.exact:
+            pays = self._reads.portions_pay()
+        else:
+            pays = self._reads.foreseen_gain(self._experience.read_times()) > 1
+            pays = pays or not version.last_portion
         pays = pays and self._reader.can_read()
         return pays and (bool(version.known) or not version.last_portion)
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from lr_sglang.algorithm.policy.experience import TYPICAL_TOKENS, RunStatistics
+from lr_sglang.algorithm.policy.experience import PRIOR_WEIGHT, TYPICAL_TOKENS, RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import (
     Conditions,
@@ -16,7 +16,7 @@ from lr_sglang.algorithm.policy.forecast import (
     fastest_shape,
     furthest,
 )
-from lr_sglang.algorithm.policy.turns import Turns, TurnWay
+from lr_sglang.algorithm.policy.turns import LOOKS_AHEAD, Turns, TurnWay
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -29,6 +29,8 @@ MOST_ANSWERS = 8
 DEEP_PROBE = 4
 # Number of steps at the start of a run that are drafted in any case, to measure their acceptance.
 FIRST_PROBES = 2
+# Of several answers one drafts on, until so many verdicts are known, while looking ahead may pay.
+MOST_PROBES = 16
 # The highest acceptance rate that is assumed possible.
 HIGHEST_ALPHA = 0.95
 # Steps that the target alone writes in one generation, times the number of answers (up to
@@ -89,6 +91,7 @@ class Adaptive(Policy):
         # The turns that the next step belongs to; where each branch began, and the last steps; what
         # was kept and is not counted yet; the time of the last decided step.
         self._turn: Turns | None = None
+        self._meanwhile: TurnWay | None = None  # in which this answer waits for the first verdicts
         self._parts: dict[Branch, Part] = {}
         self._ways: dict[Branch, TurnWay] = {}  # of branches in flight
         self._part: Part | None = None
@@ -124,7 +127,14 @@ class Adaptive(Policy):
 
     @property
     def way(self) -> TurnWay | None:
-        return self._turn.way if not self.choice.depth and self._turn is not None else None
+        if self.choice.depth:
+            return None
+        if self._turn is not None:
+            return self._turn.way
+        known = self.experience
+        if self._meanwhile == "portions" and known.reads.foreseen_gain(known.read_times()) <= 1:
+            return None  # as the first reads have shown
+        return self._meanwhile
 
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
@@ -228,21 +238,24 @@ class Adaptive(Policy):
     def _choose(self) -> None:
         known = self.experience
         conditions = known.conditions(self.look.schedule, self.alpha())
-        self._turn = known.way = None
+        self._turn = known.way = self._meanwhile = None
         if conditions is None:
             self._choice = UNMEASURED if known.answers <= FEW_ANSWERS else NO_LOOKAHEAD
-        elif self._waits():
-            self._choice = NO_LOOKAHEAD
         else:
             ahead = fastest_shape(conditions, self.look.depth, self.look.width)
+            forecasts = known.forecasts(conditions, ahead)
+        if conditions is not None and self._waits():
+            self._choice = NO_LOOKAHEAD
+            self._meanwhile = known.helped(forecasts)
+        elif conditions is not None:
             self._turn = turns = known.turns(known.answers)
-            turns.choose(known.forecasts(conditions, ahead), answers=known.answers)
+            turns.choose(forecasts, answers=known.answers)
             known.way = turns.way
             self._choice = ahead if turns.ahead else NO_LOOKAHEAD
         if self._choice.depth or (self._cannot_pay(conditions) and not self._waits()):
             return
         interval = PROBE_INTERVAL * min(known.answers, MOST_ANSWERS)
-        if self._since >= interval or self._explores():
+        if self._since >= interval or self._explores(conditions):
             known.probes += 1
             self._since = 0
             self._probes += 1
@@ -250,17 +263,40 @@ class Adaptive(Policy):
             deep = self._probes % DEEP_PROBE == 0 and conditions is not None
             self._choice = TreeShape(2 if deep else 1, 1, 0.0)
 
-    def _explores(self) -> bool:
-        """Whether this answer drafts the first steps of a run; one answer alone does, if request
-        costs are known.
+    def _explores(self, conditions: Conditions | None) -> bool:
+        """Whether this answer drafts the first steps of a run; one of several does, if request
+        costs are known, and goes on while it may show that looking ahead is the fastest way.
         """
         known = self.experience
         if known.load("target").costs and known.explorer is None:
             known.explorer = self
-        return self._learns() and known.explorer in (None, self)
+        hopes = known.answers > 1 and self._hopes(conditions)
+        return (self._learns() or hopes) and known.explorer in (None, self)
+
+    def _hopes(self, conditions: Conditions | None) -> bool:
+        """Whether looking ahead was not tried, but is the fastest way if drafts are accepted more
+        often than the few verdicts say, by a standard error.
+        """
+        known = self.experience
+        turns = self._turn
+        verdicts = known.first.weight
+        if conditions is None or turns is None or verdicts >= MOST_PROBES:
+            return False
+        if any(turns.pace(way) for way in LOOKS_AHEAD):
+            return False
+        error = math.sqrt(conditions.alpha * (1 - conditions.alpha) / (verdicts + PRIOR_WEIGHT))
+        alpha = round(min(HIGHEST_ALPHA, conditions.alpha + error), 2)
+        hoped = dataclasses.replace(conditions, alpha=alpha, others=alpha)
+        ahead = fastest_shape(hoped, self.look.depth, self.look.width)
+        forecasts = known.forecasts(hoped, ahead)
+        others = [turns.hoped(way) for way in forecasts if way not in LOOKS_AHEAD]
+        paces = [one.pace for way in LOOKS_AHEAD if (one := forecasts.get(way)) is not None]
+        return max(paces) > max(others)
 
     def _waits(self) -> bool:
-        """Whether several answers write alone until the first has shown what drafts are worth."""
+        """Whether several answers do not look ahead until the first has shown what drafts are
+        worth: they write alone, or with the draft's help where that is expected to be faster.
+        """
         return self.experience.answers > 1 and self._learns()
 
     def _learns(self) -> bool:

@@ -5,6 +5,7 @@ the runtimes.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lr_sglang.algorithm.policy.confidence import Calibration, Sample
@@ -17,7 +18,15 @@ from lr_sglang.algorithm.policy.forecast import (
 )
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.read_statistics import MEAN_MEMORY, Mean, ReadStatistics
-from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
+from lr_sglang.algorithm.policy.turns import (
+    HELPED,
+    MEASURED,
+    UNSURE_FED,
+    Forecast,
+    Pace,
+    Turns,
+    TurnWay,
+)
 from lr_sglang.config import Schedule
 from lr_sglang.steps.step import NOT_COMPARED
 from lr_sglang.steps.tree import Node
@@ -181,10 +190,20 @@ class RunStatistics:
             passes = reading.reading_speedup(
                 self.reads.agreed_share(), 1 + self.fed_tokens, reading.ReadTimes(1, 0)
             )
-            found["fed"] = Forecast(alone.pace * passes)
+            found["fed"] = Forecast(alone.pace * passes, UNSURE_FED)
         elif alone is not None and self.reads.can_read and not self.layered:
             found["portions"] = Forecast(alone.pace * gain)
         return found
+
+    def helped(self, forecasts: Mapping[TurnWay, Forecast | None]) -> TurnWay | None:
+        """The way in which the target has the draft's help, where that is expected to be faster
+        than the target alone.
+        """
+        alone = forecasts["alone"]
+        for way, one in forecasts.items():
+            if way in HELPED and one is not None and alone is not None and one.pace > alone.pace:
+                return way
+        return None
 
     def _forecast_alone(self) -> Forecast | None:
         """Of the target alone: as requests were measured at start; where its server has a token

@@ -25,8 +25,11 @@ MUCH_FASTER = 1.2
 HOPE = 1.0
 HOPE_STEPS = 40.0
 HELPED: frozenset[TurnWay] = frozenset({"fed", "portions"})
-# The standard error of a forecast, as a share of it; and of what was measured at start.
+LOOKS_AHEAD: tuple[TurnWay, ...] = ("written", "read")
+# The standard error of a forecast, as a share of it; of the forecast of being fed, which does not
+# know how fast the draft writes beside the target; and of what was measured at start.
 UNSURE = 0.25
+UNSURE_FED = 0.35
 MEASURED = 0.1
 # The scatter of a step's tokens about what its time lets expect, as a share of them, and in how
 # many steps it is assumed to have shown.
@@ -118,7 +121,7 @@ class Turns:
     @property
     def ahead(self) -> bool:
         """Whether answers look ahead in this turn."""
-        return self.way in ("written", "read")
+        return self.way in LOOKS_AHEAD
 
     def pace(self, way: TurnWay) -> float:
         """Tokens per second of an answer in this way; 0 if it was not measured."""
