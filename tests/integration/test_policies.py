@@ -4,6 +4,7 @@ clock.
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import math
 import random
@@ -318,6 +319,25 @@ def test_what_a_read_takes_follows_from_a_prefill_that_was_measured():
     assert known.reads.gain(known.read_times()) < 1.2 < reading.gain(0.75), (
         "with times of a CPU it is more"
     )
+
+
+@pytest.mark.parametrize(("verdicts", "drafting"), [(3, 1), (18, 0)])
+def test_one_of_several_answers_drafts_on_while_looking_ahead_may_pay(verdicts, drafting):
+    """Of .6 accepted steps it does not pay; but few verdicts are known at first."""
+    known = RunStatistics(probes=2)
+    known.load("target").costs = Costs(0.0178, 0.0, 0.00005, prefill=0.039)
+    known.tokens.add(40)
+    for number in range(verdicts):
+        known.first.add(number % 3 != 0)
+    look = Lookahead(policy="adaptive", depth=6)
+    with contextlib.ExitStack() as answers:
+        policies = [
+            answers.enter_context(make_policy(look, StepTree(6, 400), known)) for _ in range(8)
+        ]
+        depths = [one.choice.depth for one in policies]
+        assert sorted(depths) == [0] * (8 - drafting) + [1] * drafting
+        if drafting:
+            assert {one.way for one in policies if not one.choice.depth} == {"alone"}
 
 
 # -- slots that are shared

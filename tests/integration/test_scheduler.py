@@ -353,6 +353,24 @@ def test_auto_soon_does_what_is_best_on_two_cores(agreement, alpha):
     assert auto.first_pace >= 0.7 * plain.first_pace
 
 
+@pytest.mark.parametrize(("agreement", "helped"), [(0.945, True), (0.1, False)])
+def test_answers_that_wait_for_the_first_verdicts_have_the_drafts_help_where_it_pays(
+    agreement, helped
+):
+    """Eight begin at once, and one looks ahead: the others read portions, until a read shows that
+    this gains nothing.
+    """
+    times, writer = Times.load("two-cores"), runs.pair(agreement, 0.85, 16, 5)
+    made = runs.answers(times, writer, runs.Setting("auto"), 8, 8)
+    judged = [any(step.verdicts for step in one.steps) for one in made.traces]
+    waiting = [one for one, own in zip(made.traces, judged, strict=True) if not own]
+    # after the check of the target's log-probabilities
+    first = {[b.purpose for b in one.branches if b.role == "target"][2] for one in waiting}
+    assert len(waiting) >= 6 and first == {"read"}
+    reads = [sum(one.reads.values()) for one in waiting]
+    assert all(number > 2 for number in reads) if helped else all(number <= 2 for number in reads)
+
+
 def test_a_table_of_one_role_alone_is_calculated_from_its_file():
     """What the file says of plain decoding comes out, and so does a token layer's gain by hand."""
     (h200,) = [one for one in measured_tables.TABLES if one.name == "one H200"]
