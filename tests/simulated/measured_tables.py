@@ -101,11 +101,12 @@ TABLES = (
             Row(PLAIN, 4, 4.77, plain_seconds=True),
             Row(PLAIN, 8, 5.34, plain_seconds=True),
             *_rows(
-                (Setting("sd", TEN), READ, LOSSLESS, Setting("lossless", Flags("fed", 6), 5)),
-                (1, 3.53, 3.00, 3.50, 3.13),
-                (4, 1.95, 1.03, 2.24, 2.17),
-                (8, 1.41, 0.71, 1.51, 1.50),
+                (Setting("sd", TEN), LOSSLESS, Setting("lossless", Flags("fed", 6), 5)),
+                (1, 3.53, 3.50, 3.13),
+                (4, 1.95, 2.24, 2.17),
+                (8, 1.41, 1.51, 1.50),
             ),
+            *_rows((READ,), (1, 3.29), (4, 1.56), (8, 1.25)),
         ),
     ),
     *(
@@ -134,13 +135,12 @@ TABLES = (
             agreement,
             alpha,
             (Row(READ_FIRST, 1, gain, WRITTEN),),
-            slower=40.0,
         )
         for name, agreement, alpha, gain in (
-            ("draft", 0.95, 0.89, 2.5),
-            ("draft-60", 0.90, 0.64, 1.9),
-            ("draft-40", 0.85, 0.43, 1.6),
-            ("draft-words", 0.1, 0.82, 0.83),
+            ("draft", 0.95, 0.89, 1.76),
+            ("draft-60", 0.91, 0.67, 1.54),
+            ("draft-40", 0.85, 0.42, 1.48),
+            ("draft-words", 0.03, 0.82, 0.88),
         )
     ),
     Table(
@@ -149,11 +149,11 @@ TABLES = (
         0.945,
         0.85,
         _rows(
-            (Setting("sd", TEN), READ, Setting("lookahead+sd", TEN, 5), LOSSLESS),
-            (1, 4.47, 4.51, 4.64, 4.75),
-            (2, 2.83, 3.16, 3.20, 4.45),
-            (4, 2.52, 1.77, 2.01, 3.16),
-            (8, 2.36, 1.48, 1.20, 3.00),
+            (Setting("sd", TEN), LOSSLESS),
+            (1, 4.47, 4.75),
+            (2, 2.83, 4.45),
+            (4, 2.52, 3.16),
+            (8, 2.36, 3.00),
         ),
         slower=40.0,
     ),
@@ -167,8 +167,9 @@ CAUSES = {
     ("two cores, draft-60, every step written", "sd", 4): (
         "the machine changed its speed: the same servers had 1.56, 1.64 and 2.04 in three runs"
     ),
-    ("two cores, when they were slower", "lookahead+sd", 4): _CHANGED,
-    ("two cores, when they were slower", "lookahead", 8): _CHANGED,
+    ("two cores, draft, read first over written", "lookahead", 1): (
+        "the constants were fitted when each drafted step was read in a request of its own"
+    ),
     ("two cores, when they were slower", "lossless", 8): _CHANGED,
 }
 
