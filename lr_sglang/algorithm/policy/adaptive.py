@@ -38,7 +38,7 @@ HIGHEST_ALPHA = 0.95
 # speed.
 STEPS_ALONE = 8.0
 # The weight of a step while which requests of another way were in flight, in the pace of its way.
-MIXED = 0.1
+MIXED = 0.25
 # Without any measurement, also at start: UNMEASURED is chosen for up to FEW_ANSWERS concurrent
 # answers, NO_LOOKAHEAD for more.
 UNMEASURED = TreeShape(4, 1, 0.0)
