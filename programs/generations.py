@@ -22,9 +22,9 @@ async def write_alone(answer: Answer, tokens: int, stop: StepStop | None = None)
     root = answer.tree.root
     target = fork(root.state, "target")
     target += answer.text(root.version.known)
+    answer.begin_branch("write", target, root)
     streamed = answer.request.on_tokens is not None
-    gen = answer.gens.several(root, tokens, streamed=streamed, stop=stop)
-    answer.begin_branch("write", target, gen, root)
+    target += answer.gens.several(root, tokens, streamed=streamed, stop=stop)
     await answer.keep_steps()  # adds each step to the answer when it is written
 
 
@@ -34,8 +34,8 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
-    gen = answer.gens.several(root, tokens, streamed=True)
-    line = answer.begin_line(answer.begin_branch("feed", target, gen, root))
+    line = answer.begin_line(answer.begin_branch("feed", target, root))
+    target += answer.gens.several(root, tokens, streamed=True)
     ahead = asyncio.create_task(write_ahead(line))
     try:
         await answer.keep_steps(line)
@@ -49,7 +49,9 @@ async def write_ahead(line: DraftLine) -> None:
     part.
     """
     while await line.has_room():
-        line.begin_branch(fork(line.state(), "draft"))
+        draft = fork(line.state(), "draft")
+        line.begin_branch(draft)
+        draft += line.gen()
 
 
 async def check_reading(answer: Answer) -> None:
@@ -58,15 +60,16 @@ async def check_reading(answer: Answer) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
+    written = answer.begin_branch("write", target, root)
     tokens = min(CHECKED, answer.tree.room(root))
-    gen = answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
-    written = answer.begin_branch("write", target, gen, root)
+    target += answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
     result = await answer.result_of(written)
     if isinstance(result, LookaheadError):
         raise result
     root.version.guess = result.ids
     target = fork(root.state, "target")
     target += answer.text(result.ids)
-    again = answer.begin_branch("read", target, answer.gens.read([root]), root)
+    again = answer.begin_branch("read", target, root)
+    target += answer.gens.read([root])
     await answer.result_of(again)
     answer.portions.enter_check(written, result, again)

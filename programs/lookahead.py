@@ -3,8 +3,8 @@ verify, accept.
 
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
 are the drafted versions of the next step, ``node.version`` is the target's own. ``fork`` copies a
-state onto a runtime. ``answer.begin_branch`` begins a fork's ``gen``, and says what it is for: when
-it ends, its result is in the tree, and ``first_done`` returns the nodes.
+state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
+is for: when it ends, its result is in the tree, and ``first_done`` returns the nodes.
 
 An exact answer is written in one generation of the target, which verifies what the draft writes
 ahead of it (``programs/generations.py``), or is read portion by portion (``read_portions``); where
@@ -123,8 +123,8 @@ def propose(answer: Answer) -> None:
             node.version.read_first = answer.ways.reads_first()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
-                gen = answer.gens.step(node, "draft")
-                answer.begin_branch("draft", draft, gen, node, child=child)
+                answer.begin_branch("draft", draft, node, child=child)
+                draft += answer.gens.step(node, "draft")
 
 
 def read(answer: Answer) -> int:
@@ -139,7 +139,8 @@ def read(answer: Answer) -> int:
         target = fork(path[-1].state, "target")  # after the drafted steps before
         target += answer.text(path[-1].version.known)
         target += answer.text(path[-1].version.guess)
-        answer.begin_branch("read", target, answer.gens.read(path), *path)
+        answer.begin_branch("read", target, *path)
+        target += answer.gens.read(path)
     return len(paths)
 
 
@@ -159,7 +160,8 @@ def expand(answer: Answer) -> int:
         else:
             target = fork(node.state, "target")
             target += answer.text(node.version.known)
-            answer.begin_branch("write", target, answer.gens.step(node, "target"), node)
+            answer.begin_branch("write", target, node)
+            target += answer.gens.step(node, "target")
     return len(nodes)
 
 
@@ -168,7 +170,8 @@ def guess(answer: Answer, node: Node) -> None:
     draft = fork(node.state, "draft")
     draft += answer.text(node.version.known)
     draft += answer.text(node.version.guess)
-    answer.begin_branch("guess", draft, answer.gens.guess(node), node)
+    answer.begin_branch("guess", draft, node)
+    draft += answer.gens.guess(node)
 
 
 def verify(answer: Answer, node: Node) -> None:

@@ -18,7 +18,7 @@ from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import sync
-from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.branch import Branch, Generation, Outcome, Purpose
 from lr_sglang.steps.step import (
     Ending,
@@ -133,12 +133,11 @@ class Answer:
         self,
         purpose: Purpose,
         state: ProgramState,
-        gen: SglGen,
         *path: Node,
         child: Node | None = None,
     ) -> Branch:
-        """Begins a generation of ``state``, which writes or reads the step after a node, and notes
-        its branch there; its result is waited for.
+        """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after a
+        node, and notes it there; its result is waited for.
 
         Args:
             path: the node; of a read, each on its path after which drafted tokens are read.
@@ -158,7 +157,7 @@ class Answer:
                 one.version.branch = branch
         if branch.role == "draft" and (version.read_first or version.runs_on):
             self.reader.hurry(branch)
-        self.branches.expect(branch, gen)
+        self.branches.expect(branch)
         return branch
 
     async def first_done(self) -> list[Node]:

@@ -11,7 +11,7 @@ from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.policy import Policy
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.branch import Branch, Outcome, settle_reuse
 from lr_sglang.steps.step import Step, completed, make_step
 from lr_sglang.steps.trace import Trace
@@ -97,21 +97,19 @@ class Branches:
         if self._draining:  # a verifier whose request was cancelled asks for something else
             self.close_branch(branch, Outcome.CANCELLED)
 
-    def expect(self, branch: Branch, gen: SglGen) -> None:
-        """Begins a generation of the branch's state; ``first_done`` returns the branch when it has
-        its result.
+    def expect(self, branch: Branch) -> None:
+        """Waits for the next generation of the branch's state; ``first_done`` returns the branch
+        when it has its result.
         """
         self._open.add(branch)
         self._policy.begun(branch)
-        state = branch.state
-        executor = state.stream_executor
+        executor = branch.state.stream_executor
 
         def arrived() -> None:
             branch.result = branch.result or executor.error_ or Cancelled("cancelled")
             self.put(branch)
 
         executor.when_done(arrived)
-        state += gen
 
     def expect_verdict(self, inquiry: Inquiry, work: Any) -> asyncio.Task[Any]:
         """Starts a verifier's coroutine; ``first_done`` returns the inquiry with its verdict."""

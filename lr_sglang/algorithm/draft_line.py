@@ -238,17 +238,17 @@ class DraftLine:
         return made
 
     def begin_branch(self, draft: ProgramState) -> None:
-        """Begins the branch by which the draft writes on, in the state ``draft``."""
+        """Makes the branch of the next ``gen`` of ``draft``, by which the draft writes on."""
         branch = self._context.new_branch("guess", draft, self._first_node, None, len(self.ids))
         # events of a draft that was given up may still come
         branch.on_tokens = lambda ids: self.enter_draft(ids) if self._draft is branch else None
         self._reader.hurry(branch)
-        self._context.branches.expect(branch, self._gen())
+        self._context.branches.expect(branch)
         self._draft = branch
         self._first = len(self.ids)
         self._seen = 0
 
-    def _gen(self) -> SglGen:
+    def gen(self) -> SglGen:
         """The ``sgl.gen`` by which the draft writes on."""
         return self._gens.gen(
             self._context.tree.root,

@@ -103,8 +103,8 @@ class Ways:
         if self._request.exact:
             pays = self._reads.portions_pay()
         else:
-            pays = self._reads.foreseen_gain(self._experience.read_times()) > 1
-            pays = pays or not version.last_portion
+            gain = self._reads.foreseen_gain(self._experience.read_times())
+            pays = gain > 1 or not version.last_portion
         pays = pays and self._reader.can_read()
         return pays and (bool(version.known) or not version.last_portion)
 

@@ -242,16 +242,16 @@ class Adaptive(Policy):
         if conditions is None:
             self._choice = UNMEASURED if known.answers <= FEW_ANSWERS else NO_LOOKAHEAD
         else:
+            self._choice = NO_LOOKAHEAD
             ahead = fastest_shape(conditions, self.look.depth, self.look.width)
             forecasts = known.forecasts(conditions, ahead)
-        if conditions is not None and self._waits():
-            self._choice = NO_LOOKAHEAD
-            self._meanwhile = known.helped(forecasts)
-        elif conditions is not None:
-            self._turn = turns = known.turns(known.answers)
-            turns.choose(forecasts, answers=known.answers)
-            known.way = turns.way
-            self._choice = ahead if turns.ahead else NO_LOOKAHEAD
+            if self._waits():
+                self._meanwhile = known.helped(forecasts)
+            else:
+                self._turn = turns = known.turns(known.answers)
+                turns.choose(forecasts, answers=known.answers)
+                known.way = turns.way
+                self._choice = ahead if turns.ahead else NO_LOOKAHEAD
         if self._choice.depth or (self._cannot_pay(conditions) and not self._waits()):
             return
         interval = PROBE_INTERVAL * min(known.answers, MOST_ANSWERS)

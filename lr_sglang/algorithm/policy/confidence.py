@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 Sample = tuple[float, bool]
-PRECISION = 1e-6  # of the curve: its level and its slope per standard deviation
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,8 @@ class Calibration:
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Calibration:
         """The most likely curve, with a weak Gaussian prior around 0 on the slope."""
+        from scipy.optimize import minimize  # half of the time in which a launch begins
+
         if not samples:
             return cls()
         xs, ys = np.array(samples, float).T
@@ -44,25 +44,15 @@ class Calibration:
         points = np.append((xs - centre) / scale, [0.0, 0.0])
         ys = np.append(ys, [0.0, 1.0])
 
-        def loss(at: NDArray[np.float64]) -> float:
-            """The negative log-likelihood, which is convex."""
-            odds = at[0] + at[1] * points
-            return float(np.logaddexp(0.0, odds).sum() - ys @ odds + at[1] ** 2 / 2)
+        def loss(at: Any) -> tuple[float, Any]:
+            """The negative log-likelihood, and its gradient."""
+            slope = at[1]
+            odds = at[0] + slope * points
+            off = _chances(odds) - ys
+            loss = np.logaddexp(0.0, odds).sum() - ys @ odds + slope * slope / 2
+            return loss, np.array([off.sum(), off @ points + slope])
 
-        at = np.zeros(2)
-        step = np.ones(2)
-        # Newton's method; half a step where one goes too far
-        while np.abs(step).max() > PRECISION:
-            chances = _chances(at[0] + at[1] * points)
-            weights = chances * (1 - chances)
-            across = weights @ points
-            gradient = [(chances - ys).sum(), (chances - ys) @ points + at[1]]
-            curvature = [[weights.sum(), across], [across, weights @ points**2 + 1]]
-            step = np.linalg.solve(curvature, gradient)
-            while loss(at - step) > loss(at):
-                step = step / 2
-            at = at - step
-        level, slope = at
+        level, slope = minimize(loss, np.zeros(2), jac=True).x
         return cls(float(level), float(slope / scale), float(centre), len(samples))
 
 
