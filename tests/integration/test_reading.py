@@ -95,7 +95,7 @@ def same_start(target, draft):
 Lenient = partial(Agreeing, same_start)
 
 
-@pytest.mark.parametrize("verifier", [Exact, Lenient])
+@pytest.mark.parametrize("verifier", [Exact, Lenient], ids=["Exact", "Lenient"])
 def test_without_seeds_the_distribution_is_the_targets(verifier):
     """Where the target's server honours no seeds, its draws are made with the answer's own numbers:
     each text of two tokens comes as often as its probability says.

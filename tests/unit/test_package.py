@@ -11,6 +11,7 @@ import pytest
 
 import lr_sglang
 from tests import ROOT
+from tools.faults import faults
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
 MAPPED = {name: ROOT / folder for name, folder in SETUPTOOLS["package-dir"].items()}
@@ -26,6 +27,17 @@ def packages() -> set[str]:
         for path in (ROOT / "lr_sglang").rglob("__init__.py")
     }
     return {name.replace("/", ".") for name in found} | set(MAPPED)
+
+
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
+def test_a_planted_fault_finds_its_line_and_its_tests(fault):
+    """Else ``tools/faults.py`` stops, or no test is shown to notice it."""
+    source = (ROOT / fault.file).read_text("utf-8")
+    assert fault.planted(source) != source
+    for test in fault.tests:
+        file, _, name = test.partition("::")
+        name = name.partition("[")[0]
+        assert f"def {name}(" in (ROOT / file).read_text("utf-8")
 
 
 def test_every_package_is_listed():
