@@ -170,7 +170,7 @@ class Lookahead(ConfigModel):
         lt=1,
     )
     policy: Literal["fixed", "adaptive"] = setting(
-        "fixed", "adaptive chooses depth and width by what is measured, up to those given"
+        "fixed", "adaptive chooses the way to write, depth and width by what is measured"
     )
     max_false_accepts: float = setting(
         0.35,

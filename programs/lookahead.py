@@ -6,10 +6,10 @@ are the drafted versions of the next step, ``node.version`` is the target's own.
 state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
 is for: when it ends, its result is in the tree, and ``first_done`` returns the nodes.
 
-An exact answer is written in one generation of the target, which verifies what the draft writes
-ahead of it (``programs/generations.py``), or is read portion by portion (``read_portions``); where
-neither can be done, by the cycle with the verifier ``exact``. A judged answer, too, is written
-without the tree (fed, by portions, or alone) while that is faster (``policy=adaptive``).
+An exact answer is written in one generation of the target, alone or while it verifies what the
+draft writes ahead (``programs/generations.py``), or is read portion by portion (``read_portions``);
+where neither can be done, by the cycle with the verifier ``exact``. A judged answer, too, is
+written without the tree (fed, by portions, or alone) while that is faster (``policy=adaptive``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def write_by_ways(answer: Answer) -> None:
     """Writes the steps of an answer, each in the way that ``Ways`` decides."""
     process = process_arrival if answer.request.lookahead.schedule == "async" else process_cycle
     if answer.reader.must_check:
-        await check_reading(answer)  # once for a server
+        await check_reading(answer)  # until the server is known to tell what it draws
     while not answer.tree.over:
         match answer.ways.next_way():
             case "fed":
@@ -176,7 +176,7 @@ def guess(answer: Answer, node: Node) -> None:
 
 def verify(answer: Answer, node: Node) -> None:
     """Asks the verifier about each drafted step after ``node``, if the target's version is there
-    too. Versions that end differently are rejected without it.
+    too; not where it is clear that they differ (``without_a_judge``).
     """
     for child in node.children:
         answer.judging.ask(child)

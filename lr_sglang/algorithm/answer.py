@@ -316,7 +316,7 @@ class Answer:
         child = node.children[0] if node.children else None
         if guesser is not None:
             self.request.experience.reads.guess_read(taken.tokens)
-        elif taken.whole and child is not None and child.step is not None:
+        elif taken.whole and drafted and child is not None and child.step is not None:
             self._enter_version(node, child.step, child.state)
             return
         most = min(self.request.lookahead.max_step_tokens, self.tree.room(node))
@@ -328,6 +328,8 @@ class Answer:
         if node is branch.path[0]:  # whose version the branch's outcome is about
             self.branches.close_branch(branch, Outcome.CANCELLED)
         version.branch = None
+        if draws and not taken.whole and taken.tokens == taken.same:
+            version.guess = ()  # the target has to draw the next token itself
 
     async def keep_steps(self, line: DraftLine | None = None) -> None:
         """Waits for the target's branch after the root, which writes several steps, and keeps them:

@@ -273,7 +273,7 @@ class Outcome(StrEnum):
     ACCEPTED = "accepted"
     # a draft step that the verifier rejected, or that came too late
     REJECTED = "rejected"
-    # a target step used in place of rejected drafts; a read that has found another token
+    # a target step used in place of rejected drafts; the read of a portion that differs
     CORRECTED = "corrected"
     # steps of the target where there was no draft to compare with, and every fed request
     BONUS = "bonus"

@@ -324,11 +324,13 @@ class StepTree:
                 continue
             if any(earlier.version.is_read_now for earlier in self.between(node)):
                 continue
-            before = [
-                p for p in paths if p[-1] is node.parent and p[-1].version.leads_to(node.step)
+            joined = [
+                path
+                for path in paths
+                if path[-1] is node.parent and path[-1].version.leads_to(node.step)
             ]
-            if before:
-                before[0].append(node)
+            if joined and not version.known:  # else its guess does not follow theirs
+                joined[0].append(node)
             else:
                 paths.append([node])
         return paths

@@ -587,6 +587,24 @@ def test_steps_that_are_drafted_while_the_target_reads_are_read_in_one_request(s
     assert request.trace.ids == written.ids
 
 
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_what_the_log_probabilities_do_not_decide_is_drawn_by_the_target(schedule, monkeypatch):
+    """And no prompt is read twice."""
+    monkeypatch.setattr(reader, "MOST_READ", 3)
+    for seed in range(4):
+        sampling = Sampling(temperature=1.0, top_p=0.9, seed=seed)
+        more = {"schedule": schedule, "readable": True, "verifier": Lenient(), "max_tokens": 80}
+        target = Dice(seed)
+        made = write(lookahead, target, Dice(seed, 0.1), sampling, reading="first", **more)
+        read = [
+            (*one["input_ids"],) for one in target.requests if one.get("logprob_start_len", -1) >= 0
+        ]
+        assert len(read) > 4 and len(set(read)) == len(read)
+        more["schedule"] = "sync"  # no draft is late, which would be refused
+        written = write(lookahead, Dice(seed), Dice(seed, 0.1), sampling, reading="never", **more)
+        assert made.ids == written.ids
+
+
 class Slow(Agreeing):
     """Takes 5 s, while the target reads the step after."""
 

@@ -46,6 +46,24 @@ def test_the_target_is_asked_after_each_drafted_prefix_once():
     assert [n.position for n in tree.to_expand(2)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("known", "guesses", "paths"),
+    [
+        ([(), ()], ["d", "d"], [[0, 1]]),
+        ([(), (1,)], ["d", "d"], [[0], [1]]),  # what is guessed does not follow the step before
+        ([(), ()], ["e", "d"], [[0], [1]]),  # nor does it where another step is guessed
+        ([(), ()], ["", "d"], [[0], [1]]),
+    ],
+)
+def test_drafted_steps_that_follow_each_other_are_read_together(known, guesses, paths):
+    tree = grown(drafts=2)
+    for node, ids, text in zip(chain(tree), known, guesses, strict=False):
+        node.version.known, node.version.guess = ids, step(text).ids
+    assert [[node.position for node in path] for path in tree.to_read()] == paths
+    tree.root.version.branch = Branch("target", 0, purpose="read")
+    assert tree.to_read() == []
+
+
 def test_a_draft_not_there_yet_is_no_prefix():
     tree = grown()
     tree.add_children(tree.root, 1)

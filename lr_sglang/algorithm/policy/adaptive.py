@@ -146,9 +146,6 @@ class Adaptive(Policy):
         # a choice without measurements, or to measure, knows no settings
         return furthest(self.look.schedule, min(self.choice.depth, self.look.depth))
 
-    def should_expand(self, node: Node) -> bool:
-        return node is self.tree.root or super().should_expand(node)
-
     def tokens_alone(self) -> int:
         root = self.tree.root
         tokens = self.experience.tokens.value
