@@ -62,7 +62,7 @@ async def write_by_ways(answer: Answer) -> None:
                 await read_portions(answer)
             case "alone":
                 await write_alone(answer, answer.ways.tokens_at_once())
-            case "tree":
+            case "written" | "read":  # after each prefix of the tree
                 await process(answer)
             case other:
                 assert_never(other)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer_request import AnswerContext
-from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
+from lr_sglang.algorithm.policy.turns import Forecast, Way
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.errors import LookaheadError
@@ -135,7 +135,7 @@ class FeedingTurns:
 
     def _learn(self, tokens: int, steps: int, seconds: float) -> None:
         """Learns how long some steps took."""
-        way: TurnWay = "fed" if self.feeds else "alone"
+        way: Way = "fed" if self.feeds else "alone"
         if way == "fed":
             self._pace.add(self.passes, seconds)
         answers = max(1, self._experience.fed)

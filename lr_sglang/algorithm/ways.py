@@ -4,21 +4,14 @@ the servers can, and what the policy (``Turns``) and ``ReadStatistics`` find fas
 
 from __future__ import annotations
 
-from typing import Literal
-
 from lr_sglang.algorithm.answer_request import AnswerContext
+from lr_sglang.algorithm.policy.turns import Way
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.steps.tree import Version
 
 # Tokens that the target writes alone where reading drafts does not pay.
 TOKENS_ALONE = 256
-
-# ``fed``: the target writes several steps in one generation, and verifies in each pass what the
-# draft has written ahead of it. ``portions``: it reads what the draft writes, portion by portion.
-# ``alone``: it writes several steps in one generation. ``tree``: it has its version after each
-# prefix of the tree, written, or read first.
-Way = Literal["fed", "portions", "alone", "tree"]
 
 
 class Ways:
@@ -35,12 +28,13 @@ class Ways:
         self._reads = self._experience.reads
         self._context = context
         self._reader = reader
-        self._way: Way = "tree"
+        self._way: Way = "written"
         self._feeds: bool | None = None
 
     def next_way(self) -> Way:
-        """Decides the way of the next versions; records why none is fed or drafted, and that
-        portions are tried again after what the target wrote alone.
+        """Decides the way of the next versions; ``written`` is the tree's, whichever of its steps
+        are read first. Records why none is fed or drafted, and that portions are tried again after
+        what the target wrote alone.
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
@@ -61,9 +55,9 @@ class Ways:
                 return "alone"  # for a while, then reading is tried again
             if self._reads_portions():
                 return "portions" if self._reads.portions_pay() else "alone"
-            return "alone" if writes_alone else "tree"
+            return "alone" if writes_alone else "written"
         if not writes_alone:
-            return "tree"
+            return "written"
         if self._feeds and self._context.policy.way == "fed":
             return "fed"
         return "portions" if self._reads_portions() else "alone"
@@ -83,8 +77,8 @@ class Ways:
             return False
         if self._request.lookahead.reading == "first":
             return True
-        if self._experience.way is not None:
-            return self._experience.way == "read"
+        if (way := self._context.policy.way) is not None:
+            return way == "read"
         return self._reads.reads_next(self._experience.read_times())
 
     def guesses_rest(self, version: Version) -> bool:

@@ -340,6 +340,22 @@ def test_one_of_several_answers_drafts_on_while_looking_ahead_may_pay(verdicts, 
             assert {one.way for one in policies if not one.choice.depth} == {"alone"}
 
 
+def test_the_way_of_an_answer_is_that_of_its_own_turn_whatever_another_one_chooses():
+    known = RunStatistics(probes=2)
+    known.load("target").costs = Costs(0.0178, 0.0, 0.00005, prefill=0.039)
+    known.tokens.add(40)
+    known.first.add(True, 100)
+    known.reads.can_read = True
+    known.turns(1).way = "read"
+    known.turns(1).left = 5.0
+    look = Lookahead(policy="adaptive", depth=6)
+    with make_policy(look, StepTree(6, 400), known) as first:
+        assert first.way == "read" and first.choice.depth
+        known.reads.can_read = False
+        with make_policy(look, StepTree(6, 400), known) as second:
+            assert second.way == "written" and first.way == "read"
+
+
 # -- slots that are shared
 
 

@@ -50,7 +50,6 @@ def ways(
     tree = StepTree(look.depth, BUDGET)
     policy = Told(look, tree, request.experience)
     policy.told, policy.alone = way, alone
-    request.experience.way = way
     facts = replace(
         UNKNOWN, fed=fed, token_layer="ngram" if fed else "", streams=True, repeatable=repeatable
     )
@@ -77,11 +76,11 @@ JUDGED = SimpleNamespace(name="judge")
         (Exact(), {"fed": FED}, ["fed", "fed"]),
         (Exact(), {}, ["portions", "alone", "portions"]),
         (Exact(), {"readable": None}, ["portions"]),
-        (Exact(), {"readable": False}, ["tree", "tree"]),
+        (Exact(), {"readable": False}, ["written", "written"]),
         (Exact(), {"readable": False, "alone": 90}, ["alone", "alone"]),
-        (Exact(), {"drafts": False}, ["tree"]),
-        (JUDGED, {}, ["tree", "tree"]),
-        (JUDGED, {"fed": FED, "way": "fed"}, ["tree"]),
+        (Exact(), {"drafts": False}, ["written"]),
+        (JUDGED, {}, ["written", "written"]),
+        (JUDGED, {"fed": FED, "way": "fed"}, ["written"]),
         (JUDGED, {"alone": 90}, ["alone", "alone"]),
         (JUDGED, {"alone": 90, "fed": FED, "way": "fed"}, ["fed", "fed"]),
         (JUDGED, {"alone": 90, "fed": FED, "way": "alone"}, ["alone"]),

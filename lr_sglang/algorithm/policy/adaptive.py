@@ -16,7 +16,7 @@ from lr_sglang.algorithm.policy.forecast import (
     fastest_shape,
     furthest,
 )
-from lr_sglang.algorithm.policy.turns import LOOKS_AHEAD, Turns, TurnWay
+from lr_sglang.algorithm.policy.turns import LOOKS_AHEAD, Turns, Way
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -53,7 +53,7 @@ class Part:
     """
 
     turns: Turns
-    way: TurnWay
+    way: Way
     number: int
     mixed: bool
 
@@ -91,9 +91,9 @@ class Adaptive(Policy):
         # The turns that the next step belongs to; where each branch began, and the last steps; what
         # was kept and is not counted yet; the time of the last decided step.
         self._turn: Turns | None = None
-        self._meanwhile: TurnWay | None = None  # in which this answer waits for the first verdicts
+        self._aside: Way | None = None  # of a step that belongs to no turn
         self._parts: dict[Branch, Part] = {}
-        self._ways: dict[Branch, TurnWay] = {}  # of branches in flight
+        self._ways: dict[Branch, Way] = {}  # of branches in flight
         self._part: Part | None = None
         self._together: Together | None = None
         self._at = 0.0
@@ -126,15 +126,12 @@ class Adaptive(Policy):
         return self._choice
 
     @property
-    def way(self) -> TurnWay | None:
-        if self.choice.depth:
-            return None
-        if self._turn is not None:
-            return self._turn.way
+    def way(self) -> Way | None:
         known = self.experience
-        if self._meanwhile == "portions" and known.reads.foreseen_gain(known.read_times()) <= 1:
+        waits = not self.choice.depth and self._aside == "portions"
+        if waits and known.reads.foreseen_gain(known.read_times()) <= 1:
             return None  # as the first reads have shown
-        return self._meanwhile
+        return self._aside if self._turn is None else self._turn.way
 
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
@@ -214,7 +211,7 @@ class Adaptive(Policy):
         elif branch.role == "target":
             self._part = None
 
-    def _mixed(self, way: TurnWay) -> bool:
+    def _mixed(self, way: Way) -> bool:
         """Whether branches of another way are in flight."""
         return any(number and one != way for one, number in self.experience.in_flight.items())
 
@@ -235,7 +232,7 @@ class Adaptive(Policy):
     def _choose(self) -> None:
         known = self.experience
         conditions = known.conditions(self.look.schedule, self.alpha())
-        self._turn = known.way = self._meanwhile = None
+        self._turn = self._aside = None
         if conditions is None:
             self._choice = UNMEASURED if known.answers <= FEW_ANSWERS else NO_LOOKAHEAD
         else:
@@ -243,11 +240,10 @@ class Adaptive(Policy):
             ahead = fastest_shape(conditions, self.look.depth, self.look.width)
             forecasts = known.forecasts(conditions, ahead)
             if self._waits():
-                self._meanwhile = known.helped(forecasts)
+                self._aside = known.helped(forecasts)
             else:
                 self._turn = turns = known.turns(known.answers)
                 turns.choose(forecasts, answers=known.answers)
-                known.way = turns.way
                 self._choice = ahead if turns.ahead else NO_LOOKAHEAD
         if self._choice.depth or (self._cannot_pay(conditions) and not self._waits()):
             return
@@ -256,6 +252,7 @@ class Adaptive(Policy):
             known.probes += 1
             self._since = 0
             self._probes += 1
+            self._aside = None if self._turn is None else "written"
             self._turn = None  # what a probe takes belongs to no way
             deep = self._probes % DEEP_PROBE == 0 and conditions is not None
             self._choice = TreeShape(2 if deep else 1, 1, 0.0)

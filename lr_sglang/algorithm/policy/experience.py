@@ -25,7 +25,7 @@ from lr_sglang.algorithm.policy.turns import (
     Forecast,
     Pace,
     Turns,
-    TurnWay,
+    Way,
 )
 from lr_sglang.config import Schedule
 from lr_sglang.steps.step import NOT_COMPARED
@@ -66,7 +66,6 @@ class RunStatistics:
         since: steps from the last of them to the end of the answer that ended last.
         measured: whether the costs of requests were measured at start, or are being measured.
         reads: what reading drafted tokens has given.
-        way: in which steps are written now, where the policy decides that in turns.
         in_flight: number of branches of the target by the way of the turn in which they began.
         layered: whether the target has a token layer.
         fed: number of concurrent requests of the target that are fed; ``fed_tokens``: drafted
@@ -85,8 +84,7 @@ class RunStatistics:
     since: int = 0
     measured: bool = False
     reads: ReadStatistics = field(default_factory=ReadStatistics)
-    way: TurnWay | None = None
-    in_flight: Counter[TurnWay] = field(default_factory=Counter)
+    in_flight: Counter[Way] = field(default_factory=Counter)
     layered: bool = False
     fed: int = 0
     fed_tokens: int = 0
@@ -167,9 +165,7 @@ class RunStatistics:
             self.others.add(verdict.accepted)
         return compared[0].accepted
 
-    def forecasts(
-        self, conditions: Conditions, written: TreeShape
-    ) -> dict[TurnWay, Forecast | None]:
+    def forecasts(self, conditions: Conditions, written: TreeShape) -> dict[Way, Forecast | None]:
         """What is expected of each way that can be used, in tokens per second of one answer.
 
         Args:
@@ -178,7 +174,7 @@ class RunStatistics:
         tokens = max(1.0, self.tokens.value or TYPICAL_TOKENS)
         alone = self._forecast_alone()
         gain = self.reads.foreseen_gain(self.read_times())
-        found: dict[TurnWay, Forecast | None] = {
+        found: dict[Way, Forecast | None] = {
             "alone": alone,
             "written": Forecast(written.steps_per_second * tokens),
         }
@@ -195,7 +191,7 @@ class RunStatistics:
             found["portions"] = Forecast(alone.pace * gain)
         return found
 
-    def helped(self, forecasts: Mapping[TurnWay, Forecast | None]) -> TurnWay | None:
+    def helped(self, forecasts: Mapping[Way, Forecast | None]) -> Way | None:
         """The way in which the target has the draft's help, where that is expected to be faster
         than the target alone.
         """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import furthest
-from lr_sglang.algorithm.policy.turns import TurnWay
+from lr_sglang.algorithm.policy.turns import Way
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -120,8 +120,8 @@ class Policy:
         return self.experience.alpha(self._accepted, self._judged)
 
     @property
-    def way(self) -> TurnWay | None:
-        """In which the next steps are written; None where the settings decide that."""
+    def way(self) -> Way | None:
+        """In which the next steps are written; None where that is decided step by step."""
         return None
 
     def tokens_alone(self) -> int:

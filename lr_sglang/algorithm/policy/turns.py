@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-# The target alone; fed, or reading portions, with what the draft writes; looking ahead, where each
-# step is written, or is read first (in ``Ways`` both are ``tree``).
-TurnWay = Literal["alone", "fed", "portions", "written", "read"]
+# ``alone``: the target writes several steps in one generation. ``fed``: so, and verifies in each
+# pass what the draft has written ahead of it. ``portions``: it reads what the draft writes, portion
+# by portion. Looking ahead, it has its version after each prefix of the tree: ``written``, or
+# ``read`` first.
+Way = Literal["alone", "fed", "portions", "written", "read"]
 # Steps in a way's first turn, of one answer, or of each of several; each further turn that follows
 # at once is twice as long, up to LONGEST.
 TURN = 5.0
@@ -24,8 +26,8 @@ MUCH_FASTER = 1.2
 # target has the draft's help, no branch is dropped, and a trial costs little: so many at once.
 HOPE = 1.0
 HOPE_STEPS = 40.0
-HELPED: frozenset[TurnWay] = frozenset({"fed", "portions"})
-LOOKS_AHEAD: tuple[TurnWay, ...] = ("written", "read")
+HELPED: frozenset[Way] = frozenset({"fed", "portions"})
+LOOKS_AHEAD: tuple[Way, ...] = ("written", "read")
 # The standard error of a forecast, as a share of it; of the forecast of being fed, which does not
 # know how fast the draft writes beside the target; and of what was measured at start.
 UNSURE = 0.25
@@ -109,27 +111,27 @@ class Turns:
             way may be so much faster or slower than its forecast as it was there.
     """
 
-    way: TurnWay = "alone"
+    way: Way = "alone"
     number: int = 0
     left: float = 0.0
-    paces: dict[TurnWay, Pace] = field(default_factory=dict)
+    paces: dict[Way, Pace] = field(default_factory=dict)
     nearest: Turns | None = None
     _length: float = TURN
     _steps: float = 0.0  # of each answer
-    _forecasts: Mapping[TurnWay, Forecast | None] = field(default_factory=dict)
+    _forecasts: Mapping[Way, Forecast | None] = field(default_factory=dict)
 
     @property
     def ahead(self) -> bool:
         """Whether answers look ahead in this turn."""
         return self.way in LOOKS_AHEAD
 
-    def pace(self, way: TurnWay) -> float:
+    def pace(self, way: Way) -> float:
         """Tokens per second of an answer in this way; 0 if it was not measured."""
         return self.paces[way].value if way in self.paces else 0.0
 
     def add(
         self,
-        way: TurnWay,
+        way: Way,
         number: int,
         tokens: int,
         seconds: float,
@@ -151,7 +153,7 @@ class Turns:
         if number == self.number:
             self.left -= steps / answers
 
-    def choose(self, forecasts: Mapping[TurnWay, Forecast | None], *, answers: int = 1) -> None:
+    def choose(self, forecasts: Mapping[Way, Forecast | None], *, answers: int = 1) -> None:
         """Begins the next turn if this one has ended.
 
         Args:
@@ -179,7 +181,7 @@ class Turns:
         others = (self.hoped(way) for way in self._forecasts if way != self.way)
         return self.hoped(self.way, 0.0) >= max(others, default=0.0)
 
-    def hoped(self, way: TurnWay, errors: float = HOPE) -> float:
+    def hoped(self, way: Way, errors: float = HOPE) -> float:
         """The pace that a way may have, by its forecast and what was measured, each with the weight
         that its error gives it; so many standard errors above their mean.
         """
@@ -195,7 +197,7 @@ class Turns:
         share = 1.0 if way in HELPED else min(1.0, self._steps / HOPE_STEPS)
         return mean + errors * share / math.sqrt(sum(weights))
 
-    def _correction(self, way: TurnWay) -> float:
+    def _correction(self, way: Way) -> float:
         """How many times as fast as its forecast a way was with the nearest number of answers."""
         if self.nearest is None or not self.nearest.pace(way):
             return 1.0
