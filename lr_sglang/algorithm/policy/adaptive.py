@@ -88,12 +88,12 @@ class Adaptive(Policy):
         self._since = self._probes = 0
         self._choice = NO_LOOKAHEAD
         self._chosen = False  # since the last step was kept
-        # The turns that the next step belongs to; where each branch began, and the last steps; what
-        # was kept and is not counted yet; the time of the last decided step.
+        # The turns that the next step belongs to; where each branch began that is in flight or has
+        # no outcome, and the last steps; what was kept and is not counted yet; the time of the last
+        # decided step.
         self._turn: Turns | None = None
         self._aside: Way | None = None  # of a step that belongs to no turn
         self._parts: dict[Branch, Part] = {}
-        self._ways: dict[Branch, Way] = {}  # of branches in flight
         self._part: Part | None = None
         self._together: Together | None = None
         self._at = 0.0
@@ -164,7 +164,9 @@ class Adaptive(Policy):
         if node.version.branch:
             self._part = self._parts.get(node.version.branch)
         part = self._part
-        self._parts = {one: at for one, at in self._parts.items() if one.outcome is None}
+        self._parts = {
+            one: at for one, at in self._parts.items() if one.outcome is None or one in self._open
+        }
         if now > self._at:
             self._count()
         if part and node.chosen and node.chosen.step:
@@ -205,7 +207,6 @@ class Adaptive(Policy):
                 turns, turns.way, turns.number, self._mixed(turns.way)
             )
             self.experience.in_flight[turns.way] += 1
-            self._ways[branch] = turns.way
             if not turns.ahead:
                 self._part = part  # of all steps of one generation
         elif branch.role == "target":
@@ -218,16 +219,16 @@ class Adaptive(Policy):
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
         mark = self._open.pop(branch, None)
-        way = self._ways.pop(branch, None)
-        if way is not None:
-            self.experience.in_flight[way] -= 1
+        if mark is None:
+            return
+        if branch in self._parts:
+            self.experience.in_flight[self._parts[branch].way] -= 1
         few = 2 * (self.experience.tokens.value or TYPICAL_TOKENS)
         if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
             # its time includes the prompt's prefill: the costs measured at start are used instead
             tokens = 0
-        if mark is not None:
-            alone = self.experience.answers if tokens >= few else 0
-            self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
+        alone = self.experience.answers if tokens >= few else 0
+        self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
 
     def _choose(self) -> None:
         known = self.experience
