@@ -387,3 +387,5 @@ class Answer:
         self.keeper.keep_known(result.finish, result.ends, ended=True)
         if line is not None:
             line.note_kept()
+        else:
+            self.request.experience.reads.wrote_alone(len(result.ids))

@@ -5,13 +5,11 @@ the servers can, and what the policy (``Turns``) and ``ReadStatistics`` find fas
 from __future__ import annotations
 
 from lr_sglang.algorithm.answer_request import AnswerContext
+from lr_sglang.algorithm.policy.read_statistics import TOKENS_ALONE
 from lr_sglang.algorithm.policy.turns import Way
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.steps.tree import Version
-
-# Tokens that the target writes alone where reading drafts does not pay.
-TOKENS_ALONE = 256
 
 
 class Ways:
@@ -33,14 +31,11 @@ class Ways:
 
     def next_way(self) -> Way:
         """Decides the way of the next versions; ``written`` is the tree's, whichever of its steps
-        are read first. Records why none is fed or drafted, and that portions are tried again after
-        what the target wrote alone.
+        are read first. Records why none is fed or drafted.
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
         self._reads.can_read = self._can_read()
-        if self._way == "alone":
-            self._reads.try_portions_again()
         self._way = self._after(self._way)
         return self._way
 
@@ -85,8 +80,9 @@ class Ways:
         """Whether the draft writes what is missing of a version, and the target reads it again,
         because that pays; else the target writes it.
         """
-        pays = version.read_first and self._reads.guesses_pay()
-        return version.runs_on or (pays and self._context.can_ask("draft"))
+        if version.runs_on or not version.read_first:
+            return version.runs_on
+        return self._context.can_ask("draft") and self._reads.guesses_next()
 
     def wants_portion(self, version: Version) -> bool:
         """Whether a version is read on, by a portion more; where not because the policy has chosen

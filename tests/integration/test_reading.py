@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from lr_sglang.algorithm import reader
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
+from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive, read_statistics
 from lr_sglang.algorithm.policy import experience as experience_of_runs
 from lr_sglang.algorithm.policy.forecast import TreeShape
 from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
@@ -243,6 +243,32 @@ def timed(
     backend.readable = True
     request = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
     return answered(backend, request, virtually=True)
+
+
+def begun(record: Any, purpose: str) -> int:
+    return sum(one.purpose == purpose for one in record.branches)
+
+
+def test_rests_of_steps_are_guessed_again_by_a_draft_that_has_become_better(monkeypatch):
+    monkeypatch.setattr(read_statistics, "TRY_AGAIN", 4)
+    known, look = RunStatistics(), Lookahead(reading="first", max_step_tokens=20)
+    guesses = []
+    for seed, noise in ((0, 20.0), (1, 20.0), (0, 0.3), (1, 0.3)):
+        sampling = Sampling(temperature=0.6, seed=seed)
+        made = timed(look, sampling, Lenient(), noise, experience=known)
+        guesses.append(begun(made, "guess"))
+    assert 0 < guesses[1] < guesses[3] / 2, "now and then, then again and again"
+
+
+def test_short_answers_read_again_after_what_others_have_written_alone():
+    known = RunStatistics()
+    known.reads.lacking = read_statistics.MOST_LACKING
+    reads = []
+    for seed in range(3):
+        sampling = Sampling(temperature=0.6, seed=seed)
+        made = timed(Lookahead(max_step_tokens=20), sampling, Exact(), 0.3, experience=known)
+        reads.append(begun(made, "read"))
+    assert reads[:2] == [0, 0] and reads[2] > 0, "the first two have 278 tokens"
 
 
 @settings(max_examples=examples(15), derandomize=True, phases=(Phase.explicit, Phase.generate))

@@ -99,6 +99,7 @@ def test_portions_that_gave_too_little_are_read_again_after_some_tokens_alone():
     asked = ways(Exact())
     asked._reads.lacking = MOST_LACKING
     assert asked.next_way() == "alone" and not asked.wants_portion(Version(known=(1,)))
+    asked._reads.wrote_alone(TOKENS_ALONE)
     assert asked.next_way() == "portions" and asked.wants_portion(Version(known=(1,)))
 
 

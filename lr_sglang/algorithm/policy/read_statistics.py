@@ -22,8 +22,10 @@ TRY_AGAIN_COST = 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 TYPICAL_AGREEMENT = 0.92
 AGREEMENT_WEIGHT = 1.0
-# Reads of portions pay until they have given so many tokens less than they had to.
+# Reads of portions pay until they have given so many tokens less than they had to; they are tried
+# again after so many tokens that the target wrote alone.
 MOST_LACKING = 4.0
+TOKENS_ALONE = 256
 
 
 @dataclass
@@ -58,8 +60,11 @@ class ReadStatistics:
             was there, if a drafted one was read first, and if not.
         untried: number of drafted steps since the slower of the two was tried.
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
+        unguessed: number of rests that were written because guesses did not pay, since they were
+            tried again.
         lacking: how many tokens fewer the last reads of portions gave than they had to; 0 where
             they gave more.
+        alone: tokens that the target wrote alone since portions were tried again.
     """
 
     can_read: bool = False
@@ -68,7 +73,9 @@ class ReadStatistics:
     wrote: Mean = field(default_factory=Mean)
     untried: int = 0
     guesses: Mean = field(default_factory=Mean)
+    unguessed: int = 0
     lacking: float = 0.0
+    alone: int = 0
 
     def reads_next(self, times: ReadTimes) -> bool:
         """Decides whether the target reads the next drafted step before it writes: the faster way,
@@ -122,14 +129,27 @@ class ReadStatistics:
         """Whether the target writes sooner by reading portions, as far as the run's reads show."""
         return self.lacking < MOST_LACKING
 
-    def try_portions_again(self) -> None:
-        """Has the next read of a portion decide whether they pay now."""
-        self.lacking = min(self.lacking, MOST_LACKING - 1)
+    def wrote_alone(self, tokens: int) -> None:
+        """Learns how many tokens the target has written alone, in whichever answers; after enough
+        of them the next read of a portion decides whether they pay now.
+        """
+        self.alone += tokens
+        if self.alone >= TOKENS_ALONE:
+            self.alone = 0
+            self.lacking = min(self.lacking, MOST_LACKING - 1)
 
     def guess_read(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
         self.guesses.add(tokens)
 
-    def guesses_pay(self) -> bool:
-        """Whether the rest of a step is drafted and read, rather than written by the target."""
-        return reading.pays(self.guesses.value * self.guesses.weight, self.guesses.weight)
+    def guesses_next(self) -> bool:
+        """Decides whether the next rest of a step is drafted and read, rather than written by the
+        target. Where that did not pay, the next reads decide again now and then.
+        """
+        if not reading.pays(self.guesses.value * self.guesses.weight, self.guesses.weight):
+            self.unguessed += 1
+            if self.unguessed < TRY_AGAIN:
+                return False
+            self.unguessed = 0
+            self.guesses.weight = reading.LEAST_READS - 1
+        return True
