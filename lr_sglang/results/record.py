@@ -92,6 +92,7 @@ def make_record(
         "cycles": trace.cycles,
         "read_tokens": trace.read_tokens,
         "agreed_tokens": trace.agreed_tokens,
+        "reads": [[*read, times] for read, times in sorted(trace.reads.items())],
         "late_tokens": trace.late_tokens,
         "not_fed": trace.not_fed,
         "alone": trace.alone,
@@ -120,6 +121,7 @@ def of_branch(branch: Branch) -> Record:
     outcome = branch.outcome
     return {
         "role": branch.role,
+        "purpose": branch.purpose,
         "position": branch.position,
         "alternative": branch.alternative,
         "seed": branch.seed,
@@ -141,7 +143,7 @@ def of_branch(branch: Branch) -> Record:
 
 
 CAME_WITHIN = 0.005  # seconds; an answer whose steps are all kept within them came at once
-_LONG = ("extra", "text", "steps", "branches", "outcomes", "program", "config", "versions")
+_LONG = ("extra", "text", "reads", "steps", "branches", "outcomes", "program", "config", "versions")
 # ``Verdict.by`` of steps that no verifier was asked about.
 _UNASKED = (*NOT_COMPARED, "ending", "special")
 

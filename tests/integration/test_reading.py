@@ -4,6 +4,7 @@ import asyncio
 import collections
 import gc
 import itertools
+import json
 import math
 import random
 import tracemalloc
@@ -30,7 +31,9 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.results.record import make_record
 from lr_sglang.sglang_api.plugin_protocol import place_of
+from lr_sglang.tasks import Question
 from lr_sglang.theory.reading import TYPICAL_TIMES
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
@@ -214,6 +217,21 @@ def test_pieces_are_as_long_as_the_agreement_pays_for(agreement, tokens):
         same = min(20, int(math.log(rng.random(), agreement)))
         experience.reads.compared(same, same < 20)
     assert experience.reads.portion_size(experience.read_times()) == pytest.approx(tokens, rel=0.34)
+
+
+def test_the_record_has_what_each_request_was_for_and_what_each_read_gave():
+    request = AnswerRequest(
+        Lookahead(max_step_tokens=20), Sampling(seed=3), Limits(max_tokens=90), Exact()
+    )
+    backend = deployment(target=Dice(3), draft=Dice(3, 0.3))
+    backend.readable = True
+    answered(backend, request)
+    made = make_record(Question("q", "?"), "lossless", request, {}, {})
+    told = json.loads(json.dumps(made))
+    assert {one["purpose"] for one in told["branches"]} >= {"guess", "read"}
+    assert sum(times for _, _, times in told["reads"]) > 3
+    read = sum(min(tokens, same + 1) * times for tokens, same, times in told["reads"])
+    assert read == told["read_tokens"] > told["agreed_tokens"] > 0
 
 
 class Timed(Dice):
