@@ -170,10 +170,8 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
         "input_ids": [5, 6, 7],
         "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True},
     }
-    requests, loop = (
-        [Request(key=f"abort {n}") for n in range(4)],
-        routed.pocket.roles["target"].loop,
-    )
+    requests = [Request(key=f"abort {n}") for n in range(4)]
+    loop = routed.pocket.roles["target"].loop
     replies = [asked(routed.transport, loop, endless, request) for request in requests]
     at_work = {worker: worker for worker in routed.workers}
     until(lambda: all(in_flight(at_work).values()), 20)
@@ -182,6 +180,20 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
     until_idle(at_work)
     reasons = [reply.result(10)["meta_info"]["finish_reason"]["type"] for reply in replies]
     assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
+
+
+def test_doctor_finds_a_router_that_spreads_branches(routed: Routed, tmp_path: Path) -> None:
+    """Those of one answer go to different workers, which do not have its prefix."""
+    with router(("random",), routed.workers, tmp_path / "random.log") as url:
+        draft = routed.pocket.fleet.urls["draft"]
+        options = ("--target", url, "--draft", draft, "--verifier", "exact", "--json")
+        found = json.loads(called("doctor", *options).stdout)
+    assert found["ok"]
+    lines = {(one["role"], one["name"]): one for one in found["lines"]}
+    assert "2 workers" in lines["target", "server"]["found"]
+    assert lines["target", "reuse"]["status"] == "warning"
+    assert "--policy manual" in lines["target", "reuse"]["advice"]
+    assert lines["target", "abort"]["status"] == lines["draft", "reuse"]["status"] == "ok"
 
 
 def test_a_worker_that_dies_costs_no_answer(
@@ -220,17 +232,3 @@ def test_a_worker_that_dies_costs_no_answer(
         isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later
     )
     until_idle({"left": routed.workers[0]})
-
-
-def test_doctor_finds_a_router_that_spreads_branches(routed: Routed, tmp_path: Path) -> None:
-    """Those of one answer go to different workers, which do not have its prefix."""
-    with router(("random",), routed.workers, tmp_path / "random.log") as url:
-        draft = routed.pocket.fleet.urls["draft"]
-        options = ("--target", url, "--draft", draft, "--verifier", "exact", "--json")
-        found = json.loads(called("doctor", *options).stdout)
-    assert found["ok"]
-    lines = {(one["role"], one["name"]): one for one in found["lines"]}
-    assert "2 workers" in lines["target", "server"]["found"]
-    assert lines["target", "reuse"]["status"] == "warning"
-    assert "--policy manual" in lines["target", "reuse"]["advice"]
-    assert lines["target", "abort"]["status"] == lines["draft", "reuse"]["status"] == "ok"
