@@ -19,7 +19,6 @@ from typing import Any, Self
 import httpx
 
 from lr_sglang.config import ROLES
-from tests.processes.nursery import simulate
 from tests.serving import HTTP, PATIENCE, answers, free_port, until
 
 # Runtimes are forks of a process that has imported everything: one is there again in a fraction of
@@ -27,6 +26,16 @@ from tests.serving import HTTP, PATIENCE, answers, free_port, until
 NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["tests.processes.nursery"])
 MODEL = "m"
+
+
+def simulate(arguments: list[str], log: str) -> None:
+    """Simulated runtimes in a fork of the nursery, which has imported them."""
+    from tests.simulated.__main__ import main
+
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(file, number)
+    main(arguments)
 
 
 class Mortal:
