@@ -1,29 +1,30 @@
-"""Worker processes for Math-Verify: each verdict has limits of time and memory, at which its worker
+"""A worker process for Math-Verify: each verdict has limits of time and memory, at which the worker
 is killed and replaced.
 
 Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot
-interrupt the computation of a huge power.
+interrupt the computation of a huge power. A worker shares nothing but the pipe to it, so that its
+death, at whatever moment, is the end of that pipe and no more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import resource
 import signal
 import threading
-from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from multiprocessing import resource_tracker
-from typing import Any
+from multiprocessing.connection import Connection
 
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
-
-from lr_sglang.errors import SetupError
+from lr_sglang.errors import SetupError, reason_of
 from lr_sglang.grading import algebra
 
 GRADE_SECONDS = 15.0  # for a verdict
 START_SECONDS = 120.0  # for a worker to get ready
+# A worker may die of something else than its answer, such as another program's use of the memory.
+ATTEMPTS = 2
 WORKER_MEMORY = 4 << 30  # bytes of a worker's address space
 _HINT = "try: python -c 'import math_verify'"
 ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
@@ -31,7 +32,7 @@ ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose ow
 
 class GradingPool(AbstractContextManager["GradingPool"]):
     """Compares answers in another process, which starts with the first comparison. Any thread may
-    ask. A context manager: leaving it ends the process.
+    ask; one comparison runs at a time. A context manager: leaving it ends the process.
 
     Args:
         seconds: for one verdict.
@@ -39,72 +40,110 @@ class GradingPool(AbstractContextManager["GradingPool"]):
 
     def __init__(self, seconds: float = GRADE_SECONDS) -> None:
         self.seconds = seconds
-        context: Any = multiprocessing.get_context("spawn")  # a fork would copy locked locks
-        self._pool = ProcessPool(1, initializer=begin, context=context)
-        self._lock = threading.Lock()
-        self._asked: set[ProcessFuture[tuple[bool, str]]] = set()
+        self._turn = threading.Lock()  # held for one comparison
+        self._worker: _Worker | None = None
         self._closed = False
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are the same, and why not.
 
-        Answers whose comparison takes too long or ends its worker count as different.
+        Answers whose comparison takes too long, or ends two workers, count as different.
 
         Raises:
             SetupError: no worker starts on this machine, or the pool is closed.
         """
-        try:
-            verdict = self._ask(gold, answer)
-            # those asked before may each take as long, and a new worker
-            return verdict.result(len(self._asked) * (START_SECONDS + self.seconds))
-        except TimeoutError as error:
-            if verdict.done():
-                return False, f"no verdict within {self.seconds:g} s"
-            raise SetupError("grading: no worker process gets ready", hint=_HINT) from error
-        except ProcessExpired:
-            return False, "the comparison ended its process"
-        except (RuntimeError, CancelledError) as error:  # the pool is broken, or closed
-            raise SetupError("grading: the worker processes have ended", hint=_HINT) from error
+        with self._turn:
+            for _ in range(ATTEMPTS):
+                worker = self._living_worker()
+                try:
+                    return worker.compare(gold, answer, self.seconds)
+                except (EOFError, OSError):  # it has died
+                    worker.end()
+        if not worker.ready:
+            raise SetupError("grading: the worker process dies while it starts", hint=_HINT)
+        return False, "the comparison ended its process"
 
     def close(self) -> None:
-        """Ends the workers, and with an error what waits for them. Idempotent."""
-        with self._lock:
-            self._closed = True
-            for verdict in list(self._asked):
-                verdict.cancel()  # type: ignore[no-untyped-call]
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
+        """Ends the worker, and with an error what waits for it. Idempotent."""
+        self._closed = True
+        if self._worker is not None:
+            self._worker.process.kill()  # ends the comparison that has the turn
+        with self._turn:
+            if self._worker is not None:
+                self._worker.end()
 
-    def _ask(self, gold: str, answer: str) -> ProcessFuture[tuple[bool, str]]:
-        with self._lock:
-            if self._closed:
-                raise CancelledError
-            # Workers inherit the mask: a Ctrl-C while they start is not theirs. The tracker comes
-            # first, because its start unblocks the signal.
-            resource_tracker.ensure_running()
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                verdict = self._pool.schedule(
-                    compare_in_worker, [gold, answer], timeout=self.seconds
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._asked.add(verdict)
-        verdict.add_done_callback(self._asked.discard)
-        return verdict
+    def _living_worker(self) -> _Worker:
+        if self._worker is None or not self._worker.process.is_alive():
+            self._worker = _Worker()
+        if self._closed:
+            self._worker.end()
+            raise SetupError("grading: the worker process has ended", hint=_HINT)
+        return self._worker
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def begin() -> None:
-    """Prepares a worker: makes Math-Verify import all that it needs, so that no verdict waits for
-    that, and sets limits.
+class _Worker:
+    """A process that compares, and our end of the pipe to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy locked locks
+        self.ready = False
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=[theirs], daemon=True)
+        # It inherits the mask: a Ctrl-C while it starts is not its own. The tracker comes first,
+        # because its start unblocks the signal.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process.start()
+        except OSError as error:
+            why = f"grading: no worker process starts: {reason_of(error)}"
+            raise SetupError(why, hint=_HINT) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+
+    def compare(self, gold: str, answer: str, seconds: float) -> tuple[bool, str]:
+        """As ``GradingPool.compare``. EOFError or OSError: it has died."""
+        if not self.ready:
+            if not self._pipe.poll(START_SECONDS):
+                raise SetupError("grading: no worker process gets ready", hint=_HINT)
+            if failure := self._pipe.recv():
+                raise SetupError(f"grading: no worker process starts: {failure}", hint=_HINT)
+            self.ready = True
+        self._pipe.send((gold, answer))
+        if self._pipe.poll(seconds):
+            same, reason = self._pipe.recv()
+            return same, reason
+        self.end()
+        return False, f"no verdict within {seconds:g} s"
+
+    def end(self) -> None:
+        """Kills the process. Idempotent."""
+        self.process.kill()
+        self.process.join()
+        self._pipe.close()
+
+
+def work(pipe: Connection) -> None:
+    """Runs a worker: makes Math-Verify import all that it needs, so that no verdict waits for that,
+    says why that fails or '', sets limits, and compares until the pool has gone.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
-    algebra.compare_expressions("2", "1+1")
-    resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(EOFError, OSError, MemoryError):
+        try:
+            algebra.compare_expressions("2", "1+1")
+        except Exception as error:  # noqa: BLE001 - whatever an import raises
+            pipe.send(f"{type(error).__name__}: {error}"[:200])
+            return
+        resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        pipe.send("")
+        while True:
+            pipe.send(compare_in_worker(*pipe.recv()))
 
 
 def compare_in_worker(gold: str, answer: str) -> tuple[bool, str]:

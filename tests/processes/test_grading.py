@@ -172,6 +172,67 @@ def test_a_worker_that_passes_a_limit_is_replaced(does, why, tmp_path, monkeypat
         assert pool.compare("1", "1")[0] is True
 
 
+DEATHS = {  # what a worker does when it parses which text
+    "starting": ("$2$", "once(die)"),
+    "comparing": ("planted", "once(die)"),
+    "sending its verdict": ("planted", "once(lambda: plant('_send'))"),
+    "receiving an answer": ("$2$", "once(lambda: plant('_recv'))"),
+}
+DEADLY = """
+import os, sys, types
+from multiprocessing.connection import Connection
+
+def die(*rest):
+    if rest and isinstance(rest[1], bytes):
+        os.write(rest[0].fileno(), rest[1][:3])
+    os._exit(1)
+
+def plant(name):
+    setattr(Connection, name, die)
+
+def once(act):
+    try:
+        os.close(os.open({marker!r}, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    act()
+
+def parse(text, *rest, **options):
+    if {text!r} in text:
+        {does}
+    return text
+
+sys.modules["math_verify"] = types.SimpleNamespace(
+    parse=parse, verify=lambda a, b, **options: a == b, LatexExtractionConfig=dict
+)
+"""
+
+
+@pytest.mark.parametrize("when", DEATHS)
+def test_a_worker_that_dies_at_whatever_moment_costs_no_verdict(when, tmp_path, monkeypatch):
+    """As the out-of-memory killer does; what it was asked is asked again."""
+    text, does = DEATHS[when]
+    marker = tmp_path / "died"
+    planted = DEADLY.format(marker=str(marker), text=text, does=does)
+    (tmp_path / "sitecustomize.py").write_text(planted)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with GradingPool() as pool:
+        assert pool.compare("planted", "planted") == (True, "")
+        assert pool.compare("1", "1") == (True, "")
+    assert marker.exists()
+
+
+def test_an_idle_worker_that_dies_costs_no_verdict():
+    before = multiprocessing.active_children()
+    with GradingPool() as pool:
+        for _ in range(3):
+            assert pool.compare("2", "1+1")[0] is True
+            (worker,) = set(multiprocessing.active_children()) - set(before)
+            worker.kill()
+            worker.join(60)
+
+
 def test_closing_ends_what_waits_for_a_verdict():
     """As Ctrl-C does: no thread is left that the end of the interpreter would wait for."""
     with Grader("math") as grader:
@@ -179,10 +240,10 @@ def test_closing_ends_what_waits_for_a_verdict():
         endless = row(text=box("9^{9^{9^{9^{9}}}}"), gold="1")
         waiting = threading.Thread(target=grader.verdict, args=[endless])
         waiting.start()
-        until(lambda: grader._pool._asked, 60)
+        until(grader._pool._turn.locked, 60)
     waiting.join(60)
     assert not waiting.is_alive()
-    with pytest.raises(SetupError, match="have ended"):
+    with pytest.raises(SetupError, match="has ended"):
         grader.grade(box("1+0"), Question("q", "?", "1"))
 
 
@@ -213,7 +274,11 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "why"),
-    [("raise ImportError", "have ended"), ("import time; time.sleep(1000)", "gets ready")],
+    [
+        ("raise ImportError('no sympy')", "starts: ImportError: no sympy"),
+        ("import os; os._exit(1)", "dies while it starts"),
+        ("import time; time.sleep(1000)", "gets ready"),
+    ],
 )
 def test_a_worker_that_does_not_start_is_a_named_error(source, why, tmp_path, monkeypatch):
     (tmp_path / "math_verify.py").write_text(source)
