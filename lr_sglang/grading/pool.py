@@ -1,8 +1,8 @@
 """A worker process for Math-Verify: each verdict has limits of time and memory, at which the worker
 is killed and replaced.
 
-Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot
-interrupt the computation of a huge power. A worker shares nothing but the pipe to it, so that its
+Math-Verify limits its time by SIGALRM, which counts the time of the others on a busy machine too,
+and cannot interrupt the computation of a huge power. A worker shares nothing but the pipe to it, so that its
 death, at whatever moment, is the end of that pipe and no more.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import resource
 import signal
@@ -21,13 +22,13 @@ from multiprocessing.connection import Connection
 from lr_sglang.errors import SetupError, reason_of
 from lr_sglang.grading import algebra
 
-GRADE_SECONDS = 15.0  # for a verdict
+GRADE_SECONDS = 10.0  # of processor time, for a verdict
+BUSY = 20  # times as long a verdict may take on a machine on which others compute
 START_SECONDS = 120.0  # for a worker to get ready
 # A worker may die of something else than its answer, such as another program's use of the memory.
 ATTEMPTS = 2
 WORKER_MEMORY = 4 << 30  # bytes of a worker's address space
 _HINT = "try: python -c 'import math_verify'"
-ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
 
 class GradingPool(AbstractContextManager["GradingPool"]):
@@ -35,7 +36,7 @@ class GradingPool(AbstractContextManager["GradingPool"]):
     ask; one comparison runs at a time. A context manager: leaving it ends the process.
 
     Args:
-        seconds: for one verdict.
+        seconds: of processor time, for one verdict.
     """
 
     def __init__(self, seconds: float = GRADE_SECONDS) -> None:
@@ -113,12 +114,17 @@ class _Worker:
             if failure := self._pipe.recv():
                 raise SetupError(f"grading: no worker process starts: {failure}", hint=_HINT)
             self.ready = True
-        self._pipe.send((gold, answer))
-        if self._pipe.poll(seconds):
-            same, reason = self._pipe.recv()
-            return same, reason
+        self._pipe.send((gold, answer, seconds))
+        try:
+            if self._pipe.poll(seconds * BUSY):
+                same, reason = self._pipe.recv()
+                return same, reason
+        except EOFError:
+            self.process.join()
+            if self.process.exitcode != -signal.SIGXCPU:
+                raise
         self.end()
-        return False, f"no verdict within {seconds:g} s"
+        return False, f"no verdict within {seconds:g} s of processor time"
 
     def end(self) -> None:
         """Kills the process. Idempotent."""
@@ -146,11 +152,12 @@ def work(pipe: Connection) -> None:
             pipe.send(compare_in_worker(*pipe.recv()))
 
 
-def compare_in_worker(gold: str, answer: str) -> tuple[bool, str]:
+def compare_in_worker(gold: str, answer: str, seconds: float) -> tuple[bool, str]:
     """Whether Math-Verify finds them equal, and why not; answers that it cannot parse are not."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))
+    limit = math.ceil(used.ru_utime + used.ru_stime + seconds)  # at it SIGXCPU ends the process
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, most))
     try:
         return algebra.compare_expressions(gold, answer)
     except Exception as error:  # noqa: BLE001 - it has many of its own, and all mean the same

@@ -17,7 +17,7 @@ import pytest
 
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError, SetupError
-from lr_sglang.grading import Grade, Grader, answers, choices, mathematics
+from lr_sglang.grading import Grade, Grader, algebra, answers, choices, mathematics
 from lr_sglang.grading.export import export_answers
 from lr_sglang.grading.pool import GradingPool
 from lr_sglang.grading.regrade import regrade
@@ -157,6 +157,7 @@ def test_one_huge_power_among_twenty_answers_costs_its_own_verdict_only():
     ("does", "why"),
     [
         ("import time; time.sleep(1000)", "no verdict within 1 s"),
+        ("while True: pass", "no verdict within 1 s of processor time"),
         ("import os; os._exit(3)", "the comparison ended its process"),
         ("bytearray(64 << 30)", "MemoryError"),
     ],
@@ -165,11 +166,27 @@ def test_a_worker_that_passes_a_limit_is_replaced(does, why, tmp_path, monkeypat
     (tmp_path / "sitecustomize.py").write_text(PLANTED.format(does=does))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if "sleep" in does:
+        monkeypatch.setattr("lr_sglang.grading.pool.BUSY", 1)
     with GradingPool(seconds=1.0) as pool:
         assert pool.compare("1", "1")[0] is True
         same, said = pool.compare("1", "planted")
         assert not same and why in said
         assert pool.compare("1", "1")[0] is True
+
+
+def test_a_busy_machine_changes_no_verdict(tmp_path, monkeypatch):
+    """What is limited is the time for which a comparison has the processor: Math-Verify's own
+    limit, an alarm, would ring too early, and so would the pool's.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "alarm", lambda s: s and signal.raise_signal(signal.SIGALRM))
+        assert algebra.compare_expressions("2", "1+1")[0] is True
+    (tmp_path / "sitecustomize.py").write_text(PLANTED.format(does="import time; time.sleep(2)"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with GradingPool(seconds=1.0) as pool:
+        assert pool.compare("planted", "planted")[0] is True
 
 
 DEATHS = {  # what a worker does when it parses which text
