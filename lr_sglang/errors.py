@@ -23,6 +23,7 @@ class LookaheadError(Exception):
 
     retryable = False
     exit_code = 1
+    detail_name = "the end of its log"  # what ``detail`` is
     heard = False  # whether it was raised in a program, by reading the failed state
 
     def __init__(

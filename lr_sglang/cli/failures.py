@@ -47,7 +47,9 @@ class Failure(click.ClickException):
             )
             return
         if self.error.detail:
-            click.echo(styled(f"the end of its log:\n{self.error.detail}", dim=True), err=True)
+            click.echo(
+                styled(f"{self.error.detail_name}:\n{self.error.detail}", dim=True), err=True
+            )
         click.echo(styled("Error: ", fg="red", bold=True) + self.message, err=True)
         if self.error.hint:
             click.echo(styled("Hint: ", fg="yellow") + self.error.hint, err=True)

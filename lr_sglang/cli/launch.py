@@ -225,8 +225,8 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
     environ = {name: value for name, value in os.environ.items() if name != hidden}
     servers = fleet.prepared(deployment, given["logs"], environ)
     after = fleet.starts_after(deployment)
-    # An empty TMPDIR asks our guardian for a folder that is removed with the server; a shell knows
-    # no such rule.
+    # An empty TMPDIR asks ``Server`` for a folder that is removed with it; a shell knows no such
+    # rule.
     envs = {
         role: {k: v for k, v in one.env.items() if (k, v) != ("TMPDIR", "")}
         for role, one in servers.items()

@@ -2,8 +2,8 @@
 is killed and replaced.
 
 Math-Verify limits its time by SIGALRM, which counts the time of the others on a busy machine too,
-and cannot interrupt the computation of a huge power. A worker shares nothing but the pipe to it, so that its
-death, at whatever moment, is the end of that pipe and no more.
+and cannot interrupt the computation of a huge power. A worker shares nothing but the pipe to it, so
+that its death, at whatever moment, is the end of that pipe and no more.
 """
 
 from __future__ import annotations

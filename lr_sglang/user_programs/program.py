@@ -31,6 +31,8 @@ _HINT = "docs/programs.md has an example"
 class ProgramError(LookaheadError):
     """A program raised an error, or left no answer. ``detail`` has the traceback."""
 
+    detail_name = "its traceback"
+
 
 @dataclass(frozen=True)
 class Program:

@@ -387,6 +387,7 @@ def test_nothing_is_left_by_a_guardian_that_does_not_end_in_time(start, monkeypa
     monkeypatch.setattr("lr_sglang.runtimes.launching.server.STOP_LIMIT", 0.2)
     server.stop()
     until(lambda: not any(map(runs, (*pids, *guardians))), SOON)
+    assert not Path(re.search(r"TMPDIR (\S+)", server.log.read_text())[1]).exists()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from lr_sglang.runtimes import attach
 from lr_sglang.runtimes.launching import flags, probe
 from lr_sglang.runtimes.launching.server import ProgressEvent
 from lr_sglang.sglang_api import release
+from lr_sglang.user_programs.program import ProgramError
 from tests import records
 from tests.called import called
 from tests.scripted import ScriptedTransport
@@ -615,7 +616,17 @@ def test_bad_input_is_a_named_error(call, servers, arguments, message):
                 "it ended with status 1", role="draft", hint="do this", detail="last words"
             ),
             1,
-            ["last words", "Error: draft: it ended with status 1", "Hint: do this"],
+            [
+                "the end of its log:",
+                "last words",
+                "Error: draft: it ended with status 1",
+                "Hint: do this",
+            ],
+        ),
+        (
+            ProgramError("program mine: it failed", hint="do this", detail="Traceback ..."),
+            1,
+            ["its traceback:", "Traceback ...", "Error: program mine: it failed", "Hint: do this"],
         ),
         (
             OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere"),

@@ -482,7 +482,7 @@ def server_platform(kind: Device, model: str) -> Platform:
     return Platform(
         "cpu",
         flags=settings.cpu_flags(),
-        # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
+        # TMPDIR: see Server. On a GPU it stays: libraries keep there what they compiled.
         env={**settings.cpu_environment(family=str(family)), "TMPDIR": ""},
         module="lr_sglang.runtimes.launching.launcher",
     )

@@ -1,16 +1,14 @@
 """Runs one command, and ends all its processes when the launcher ends, however that happens
 (Linux).
 
-``python -I -S guardian.py FD COMMAND...``: FD is the reading end of a pipe whose writing end only
-the launcher holds. When that end closes, by the launcher or by its death, the command and all its
-descendants are ended.
+``python -I -S guardian.py FD FOLDER COMMAND...``: FD is the reading end of a pipe whose writing end
+only the launcher holds. When that end closes, by the launcher or by its death, the command and all
+its descendants are ended. FOLDER, unless it is '', is removed with them.
 
 - The guardian leads the command's session, ends with its exit status, and adopts the orphans of its
   descendants as a "child subreaper". It imports nothing of the package.
 - It is two processes: if the inner one is killed, the outer one ends the command's processes; if
   the outer one is killed, the inner one ends them.
-- An empty variable TMPDIR asks for a temporary directory that is removed with the command: SGLang
-  leaves sockets there.
 """
 
 import contextlib
@@ -21,9 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 
 # Seconds between asking and killing; SGLang alone would drain its requests for much longer.
 GRACE = 1.0
@@ -32,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(pipe: int, command: list[str]) -> int:
+def main(pipe: int, folder: str, command: list[str]) -> int:
     """Runs the command until it ends, the pipe closes or a signal asks this process to end.
 
     Returns:
@@ -48,33 +44,28 @@ def main(pipe: int, command: list[str]) -> int:
     os.set_inheritable(pipe, False)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    with _scratch() as variables:
-        inner = os.fork()
-        if inner == 0:
-            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            os._exit(_guard(pipe, command, variables, me, asked))
-        os.close(pipe)
-        while (ended := os.waitpid(inner, os.WNOHANG))[0] == 0:
-            # The parent's death is checked as well, because a forked copy of the parent may hold
-            # the pipe open.
-            if asked or os.getppid() != parent:
-                os.kill(inner, signal.SIGTERM)
-                os.kill(inner, signal.SIGCONT)  # it may have been stopped
-            time.sleep(END_POLL / 2)
-        _end_all()
+    inner = os.fork()
+    if inner == 0:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        os._exit(_guard(pipe, folder, command, me, asked))
+    os.close(pipe)
+    while (ended := os.waitpid(inner, os.WNOHANG))[0] == 0:
+        # The parent's death is checked as well, because a forked copy of the parent may hold the
+        # pipe open.
+        if asked or os.getppid() != parent:
+            os.kill(inner, signal.SIGTERM)
+            os.kill(inner, signal.SIGCONT)  # it may have been stopped
+        time.sleep(END_POLL / 2)
+    _end_all(folder)
     return _shown(os.waitstatus_to_exitcode(ended[1]))
 
 
-def _guard(
-    pipe: int, command: list[str], variables: dict[str, str], parent: int, asked: list[int]
-) -> int:
+def _guard(pipe: int, folder: str, command: list[str], parent: int, asked: list[int]) -> int:
     """Runs the inner process; returns the command's exit status."""
     libc = ctypes.CDLL(None)
     child = subprocess.Popen(
-        command,
-        env={**os.environ, **variables},
-        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        command, preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     )
     closing = select.poll()  # not select(), which fails for descriptors above 1023
     closing.register(pipe, select.POLLIN)
@@ -83,24 +74,12 @@ def _guard(
             _ask_to_end(child)
             break
     status = child.poll()
-    _end_all()
-    if variables:
-        # the outer process, which made it, may have been killed
-        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)
+    _end_all(folder)
     return _shown(-signal.SIGKILL if status is None else status)
 
 
 def _shown(status: int) -> int:
     return status if status >= 0 else 128 - status
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[dict[str, str]]:
-    if os.environ.get("TMPDIR") != "":
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(prefix="lr-sglang-", ignore_cleanup_errors=True) as folder:
-        yield {"TMPDIR": folder}
 
 
 def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:
@@ -110,8 +89,10 @@ def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:
         time.sleep(END_POLL / 2)
 
 
-def _end_all() -> None:
-    """Kills the children, then the orphans that they leave, until none is left."""
+def _end_all(folder: str) -> None:
+    """Kills the children, then the orphans that they leave, until none is left; then removes the
+    folder. Both processes do: the other may have been killed.
+    """
     while True:
         for pid in _children():
             with contextlib.suppress(ProcessLookupError):
@@ -119,9 +100,10 @@ def _end_all() -> None:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return
+            break
         if pid == 0:
             time.sleep(END_POLL / 10)
+    shutil.rmtree(folder, ignore_errors=True)  # '' names none
 
 
 def _children() -> list[int]:
@@ -137,4 +119,4 @@ def _children() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

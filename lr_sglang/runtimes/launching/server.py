@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +214,8 @@ class Server:
         argv: the command.
         url: of the server once it is ready.
         log: file for its output, written anew; that of the start before has ".1" behind its name.
-        env: variables on top of our own environment.
+        env: variables on top of our own environment. An empty TMPDIR asks for a temporary folder
+            that is removed with the server: SGLang leaves sockets there.
         meeting: the flag for the port at which its processes meet. We reserve one from each start
             until it is ready, because a port that it chooses itself can be taken before it listens.
             Empty: it chooses.
@@ -247,6 +250,7 @@ class Server:
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
+        self._scratch = ""
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -266,15 +270,19 @@ class Server:
             reading, writing = os.pipe()
             # -I and -S: the guardian needs nothing but the standard library and should cost
             # nothing.
-            argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
+            guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading)]
             try:
+                folder = {}
+                if self.env.get("TMPDIR") == "":
+                    self._scratch = tempfile.mkdtemp(prefix="lr-sglang-")
+                    folder = {"TMPDIR": self._scratch}
                 self.log.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):
                     self.log.replace(f"{self.log}.1")  # an error may have named it
                 with self.log.open("wb") as log:
                     self._guardian = subprocess.Popen(
-                        argv,
-                        env={**os.environ, **self.env},
+                        [*guardian, self._scratch, *self.argv, *meeting],
+                        env={**os.environ, **self.env, **folder},
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -283,6 +291,7 @@ class Server:
                     )
             except OSError as error:
                 os.close(writing)
+                shutil.rmtree(self._scratch, ignore_errors=True)
                 raise LaunchError(
                     f"the server cannot be started: {reason_of(error)}", role=self.role
                 ) from error
@@ -406,6 +415,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 _kill_tree(self._guardian.pid)
                 self._guardian.wait()
+            shutil.rmtree(self._scratch, ignore_errors=True)  # a killed guardian leaves it
 
     def _give_up_port(self) -> None:
         if self._kept is not None:
