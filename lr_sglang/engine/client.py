@@ -272,7 +272,11 @@ class Client:
         data = None if body is None else orjson.dumps(body)
         async with self._reply(method, path, data, timeout, more) as reply:
             if stream is not None and reply.content_type == "text/event-stream":
-                text = await _read_stream(reply.content.iter_any(), stream)
+                try:
+                    text = await _read_stream(reply.content.iter_any(), stream)
+                except (KeyError, TypeError, ValueError) as error:
+                    why = f"{self.url}{path}: an event of the stream is malformed: {error!r:.200}"
+                    raise BadReply(why, role=self.role) from error
             else:
                 text = await reply.read()
         if reply.status != 200:
@@ -288,7 +292,8 @@ class Client:
             why = f"{self.url}{path} did not answer with a JSON object"
             raise BadReply(why, role=self.role)
         if stream is not None and "error" in found:  # of a stream, whose status is 200
-            status = int(found["error"].get("code") or 400)
+            code = found["error"].get("code") if isinstance(found["error"], dict) else None
+            status = code if isinstance(code, int) else 400
             raise status_error(status, text.decode(errors="replace"), path, self.role)
         return found
 
@@ -391,10 +396,13 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
 
     Where each event has all tokens so far, only the last of those that arrive together is read.
     """
+    import aiohttp
+
     parser = EventParser()
     last = b""
     ids: list[int] = []
     texts: list[str] = []
+    ended = False
     async for piece in pieces:
         found = [data for event in parser.feed(piece) if (data := object_in(event))]
         new = False
@@ -413,6 +421,8 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
             new = bool(part["output_ids"]) and not ended
         if new and request.on_tokens is not None:
             request.on_tokens(ids)
+    if not ended:
+        raise aiohttp.ClientPayloadError("the stream broke off before its last event")
     return last
 
 

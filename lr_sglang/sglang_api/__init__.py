@@ -1,4 +1,3 @@
-"""The internal names of SGLang that lr-sglang uses, with the reasons; they are checked before use.
-
-Only ``interpreter`` imports SGLang, for the rest of the package.
+"""What of SGLang's language lr-sglang uses, its internals too: ``interpreter`` imports it for the
+rest of the package. What runs inside of SGLang's servers imports it by itself.
 """

@@ -116,9 +116,12 @@ def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
 
 def streaming(*events, until=None):
     """A generation that is sent in pieces of five bytes, which end anywhere; the last event is
-    sent when ``until`` is set.
+    sent when ``until`` is set. An event is a table, or bytes as they are sent.
     """
-    *early, last = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    *early, last = [
+        event if isinstance(event, bytes) else b"data: " + json.dumps(event).encode() + b"\n\n"
+        for event in events
+    ]
 
     def generate(handler, body):
         handler.send_response(200)
@@ -165,6 +168,38 @@ def test_an_error_in_a_stream_is_a_named_error(server, http):
     with pytest.raises(PromptTooLong, match="longer than the model") as raised:
         http.generate({"input_ids": [1], "stream": True}, request, 5)
     assert raised.value.status == 400
+
+
+HALF = b'data: {"output_ids": [1], "text": "a"'
+
+
+@pytest.mark.parametrize("increments", [False, True])
+@pytest.mark.parametrize(
+    ("events", "error", "said"),
+    [
+        ([{"error": "overloaded"}], RuntimeRefused, "400 .*overloaded"),
+        ([{"error": {"code": "busy", "message": "overloaded"}}], RuntimeRefused, "400 overloaded"),
+        ([{"output_ids": [1], "text": "a"}], BadReply, "malformed.*meta_info"),
+        ([{"output_ids": 1, "text": "a", "meta_info": {}}], BadReply, "malformed"),
+        ([{"output_ids": [1], "text": "a", "meta_info": None}], BadReply, "malformed"),
+        ([HALF + b"\n\n"], BadReply, "malformed"),
+        ([HALF + b", nonsense}\n\n"], BadReply, "malformed"),
+        ([part(1)], RuntimeDown, "broke off"),
+        ([part(1), HALF], BadReply, "malformed"),
+        ([b""], RuntimeDown, "broke off"),
+        ([b"<html>\n\n"], RuntimeDown, "broke off"),
+    ],
+)
+def test_a_stream_that_breaks_off_or_is_malformed_is_a_named_error(
+    server, http, events, error, said, increments
+):
+    server.generate = streaming(*events)
+    request = Request()
+    request.on_tokens = lambda ids: None
+    request.increments = increments
+    with pytest.raises(error, match=f"^target: .*{said}") as caught:
+        http.generate({"input_ids": [1], "stream": True}, request, 5)
+    assert type(caught.value) is error
 
 
 def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
