@@ -22,10 +22,10 @@ async def write_alone(answer: Answer, tokens: int, stop: StepStop | None = None)
     root = answer.tree.root
     target = fork(root.state, "target")
     target += answer.text(root.version.known)
-    answer.begin_branch("write", target, root)
+    branch = answer.begin_branch("write", target, root)
     streamed = answer.request.on_tokens is not None
     target += answer.gens.several(root, tokens, streamed=streamed, stop=stop)
-    await answer.keep_steps()  # adds each step to the answer when it is written
+    await answer.keep_steps(branch)  # adds each step to the answer when it is written
 
 
 async def write_fed(answer: Answer, tokens: int) -> None:
@@ -34,22 +34,24 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
-    line = answer.begin_line(answer.begin_branch("feed", target, root))
+    branch = answer.begin_branch("feed", target, root)
+    line = answer.begin_line(branch)
     target += answer.gens.several(root, tokens, streamed=True)
-    ahead = asyncio.create_task(write_ahead(line))
+    ahead = asyncio.create_task(write_ahead(answer, line))
     try:
-        await answer.keep_steps(line)
+        await answer.keep_steps(branch, line)
     finally:
         line.close()
         await ahead
 
 
-async def write_ahead(line: DraftLine) -> None:
+async def write_ahead(answer: Answer, line: DraftLine) -> None:
     """The draft writes ahead of the target, and again from the target's own token where they
     part.
     """
     while await line.has_room():
-        draft = fork(line.state(), "draft")
+        draft = fork(answer.tree.root.state, "draft")
+        draft += answer.text(line.unkept)
         line.begin_branch(draft)
         draft += line.gen()
 

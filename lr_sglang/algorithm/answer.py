@@ -331,10 +331,10 @@ class Answer:
         if draws and not taken.whole and taken.tokens == taken.same:
             version.guess = ()  # the target has to draw the next token itself
 
-    async def keep_steps(self, line: DraftLine | None = None) -> None:
-        """Waits for the target's branch after the root, which writes several steps, and keeps them:
-        one by one while it streams (it has a line, or the answer's request ``on_tokens``), else
-        all at its end.
+    async def keep_steps(self, branch: Branch, line: DraftLine | None = None) -> None:
+        """Waits for a branch of the target after the root, which writes several steps, and keeps
+        them: one by one while it streams (it has a line, or the answer's request ``on_tokens``),
+        else all at its end.
 
         Args:
             line: what the draft writes ahead of the branch.
@@ -342,10 +342,7 @@ class Answer:
         Raises:
             LookaheadError: it failed; steps may have been kept.
         """
-        root = self.tree.root
-        branch = root.version.branch
-        before = root.version.known
-        assert branch is not None
+        before = self.tree.root.version.known
         began = len(self.trace.ids)
 
         def enter(ids: Sequence[int]) -> None:
@@ -359,10 +356,6 @@ class Answer:
             enter(ids)
             self.branches.put(branch)
 
-        if line is not None:
-            # it writes on, whatever becomes of the step that was begun
-            self.branches.close_branch(branch, Outcome.BONUS)
-            root.version.branch = None
         if line is not None or self.request.on_tokens is not None:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:

@@ -16,7 +16,6 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Version
 
 # Passes in a row that gave one token though the line had the next one: the server has lost the
@@ -189,13 +188,20 @@ class DraftLine:
         self._moved = asyncio.Event()
         self._delivery = LineDelivery(context.target, branch)
         self._turns = FeedingTurns(context)
-        context.tree.root.version.runs_on = True
         branch.stream_interval = 1  # each pass is an event
+        # it writes on, whatever becomes of the step that was begun
+        context.branches.close_branch(branch, Outcome.BONUS)
+        context.tree.root.version = Version(runs_on=True)
 
     @property
     def kept(self) -> int:
         """How many tokens of the line are in steps of the answer."""
         return self.written - len(self._context.tree.root.version.known)
+
+    @property
+    def unkept(self) -> tuple[int, ...]:
+        """Its tokens after those."""
+        return tuple(self.ids[self.kept :])
 
     async def has_room(self) -> bool:
         """Waits until the draft is to write on; returns False when the target has ended."""
@@ -226,16 +232,7 @@ class DraftLine:
 
     def _room(self) -> int:
         tree = self._context.tree
-        return tree.room(tree.root) - (len(self.ids) - self.kept)
-
-    def state(self) -> ProgramState:
-        """The program's state after all tokens of the line."""
-        made = self._context.tree.root.state.fork(1)[0]
-        ids = tuple(self.ids[self.kept :])
-        if ids:
-            tokenizer = self._target.tokenizer
-            made += TokenText.of(tokenizer.decode(ids), ids, tokenizer.vocabulary)
-        return made
+        return tree.room(tree.root) - len(self.unkept)
 
     def begin_branch(self, draft: ProgramState) -> None:
         """Makes the branch of the next ``gen`` of ``draft``, by which the draft writes on."""
@@ -255,7 +252,7 @@ class DraftLine:
             "draft",
             min(self._at_a_time(), self._room()),
             self._reader.draft_sampling(),
-            after=tuple(self.ids[self.kept :]),
+            after=self.unkept,
         )
 
     def enter_draft(self, ids: Sequence[int]) -> None:
