@@ -98,6 +98,9 @@ def _checked_row(row: Any, where: str) -> SourceRow:
 
 def _delimiter(line: str, suffix: str) -> str:
     """What separates the names in the first line of a table of questions; empty if it is none."""
+    if line.lstrip().startswith("{"):  # JSON, whose text may have a cell "question" in it
+        return ""
+    csv.field_size_limit(LONGEST_CELL)
     for delimiter in (",", ";", "\t"):  # spreadsheets write ; where the comma is decimal
         names = next(csv.reader([line], delimiter=delimiter), [])
         if any(name.strip().casefold() in QUESTION_FIELDS for name in names):
@@ -109,7 +112,6 @@ def _of_table(
     lines: Iterable[str], delimiter: str, line: int, name: str
 ) -> Iterator[tuple[str, int, SourceRow]]:
     """The rows of a table whose names are in this line; an empty cell is a missing value."""
-    csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = 0
     try:

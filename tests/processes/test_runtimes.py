@@ -329,6 +329,13 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     server.ask_to_stop()
 
 
+def test_a_log_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    server = Server("draft", ["true"], "http://127.0.0.1:1", tmp_path / "file" / "draft.log")
+    with pytest.raises(LaunchError, match=f"^draft: .*cannot be started: .*: {tmp_path}/file"):
+        server.start()
+
+
 @pytest.mark.parametrize(
     ("options", "limit", "said"),
     [({"fail": 1}, 10, "ended with status 4"), ({"late": 1}, 0.5, "not ready after")],

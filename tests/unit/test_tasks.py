@@ -90,6 +90,9 @@ FILES = [
     (["question", "\"a, b\""], [("mine-0001", "a, b", None, {})]),
     # a line separator inside a question does not end its line
     (['{"question": "a\u2028b"}'], [("mine-0001", "a\u2028b", None, {})]),
+    # nor does a line become a table by its words, or by its length
+    (['{"problem": "Take this, problem, and solve it"}'], [("mine-0001", "Take this, problem, and solve it", None, {})]),
+    (['{"question": "' + "a" * 150_000 + '"}'], [("mine-0001", "a" * 150_000, None, {})]),
     # tables write what is missing as null, NaN or nothing
     *(([line], [("mine-0001", "a", gold, more)]) for line, gold, more in (
         ('{"question": "a", "answer": NaN}', None, {"answer": None}),

@@ -292,9 +292,9 @@ class Server:
             except OSError as error:
                 os.close(writing)
                 shutil.rmtree(self._scratch, ignore_errors=True)
-                raise LaunchError(
-                    f"the server cannot be started: {reason_of(error)}", role=self.role
-                ) from error
+                why = f"the server cannot be started: {reason_of(error)}"
+                where = f": {error.filename}" if error.filename else ""
+                raise LaunchError(why + where, role=self.role) from error
             finally:
                 os.close(reading)
             self._pipe = writing
