@@ -9,9 +9,14 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 limit=2700 # seconds
-if [[ ${LR_SGLANG_FULL-} == 1 ]]; then limit=14400; fi
+each=()
+if [[ ${LR_SGLANG_FULL-} == 1 ]]; then
+    limit=14400
+    each=(--timeout=900) # a test has up to ten times as much to do
+fi
 # Who stalls before the first test, or at the very end, leaves a trace too: pytest prints one at SIGABRT.
-run=(timeout --foreground --signal=ABRT --kill-after=30 $((limit + 600)) "$1" -m pytest --session-timeout=$limit "${@:2}")
+run=(timeout --foreground --signal=ABRT --kill-after=30 $((limit + 600)) "$1" -m pytest --session-timeout=$limit
+    "${each[@]}" "${@:2}")
 mkdir -p build
 none=5 # pytest's status when it finds no test
 
