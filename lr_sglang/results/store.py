@@ -32,9 +32,9 @@ LOCK = ".lock"
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Makes the folder of a new run, ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
+    """The folder of a new run, ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
 
-    If another run of that name began in the same second, the next second's folder is made.
+    If another run of that name began in the same second, it is the next second's folder.
     """
     now = time.time()
     while (
@@ -251,7 +251,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """Writes one record and syncs it to the disk. Thread-safe.
 
         Raises:
-            RecordError: it cannot be written; the file then has no part of it.
+            RecordError: it cannot be written; the file then has no part of it, unless the disk
+                itself has failed.
         """
         line = record_line(record)
         of = key(record)
@@ -262,7 +263,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
                     raise OSError(0, "the disk is full")
                 os.fsync(self._file)
             except OSError as error:
-                os.ftruncate(self._file, end)
+                with contextlib.suppress(OSError):  # else the next resumption cuts it
+                    os.ftruncate(self._file, end)
                 raise RecordError(
                     f"{self.path}: cannot write a record: {error.strerror}"
                 ) from error
@@ -294,6 +296,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if self.records:
             self._compare(config)
         else:
+            if (self.folder / RUN_FILE).exists():
+                self._config_before()  # of a run that made no record; no other file is replaced
             write_whole(
                 self.folder / RUN_FILE, {"schema": RECORD_SCHEMA, "config": config, **about}
             )
@@ -304,13 +308,19 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if whole and os.pread(self._file, 1, whole - 1) != b"\n":
             os.write(self._file, b"\n")
 
-    def _compare(self, config: dict[str, Any]) -> None:
+    def _config_before(self) -> dict[str, Any]:
+        """The configuration of the run whose folder this is."""
         try:
-            before = json.loads((self.folder / RUN_FILE).read_text(encoding="utf-8"))["config"]
+            table = json.loads((self.folder / RUN_FILE).read_text(encoding="utf-8"))
+            return dict(table["config"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(
-                f"{self.folder / RUN_FILE} is missing or damaged", hint="give another --output"
+                f"{self.folder / RUN_FILE} is missing, damaged or not of a run",
+                hint="give another --output",
             ) from error
+
+    def _compare(self, config: dict[str, Any]) -> None:
+        before = self._config_before()
         old, new = dict(flat(before)), dict(flat(config))
         wrong = [
             f"{k}: {shorten(str(old.get(k)), 60)} then, {shorten(str(new.get(k)), 60)} now"

@@ -1,5 +1,8 @@
 """Whether a model is on the hub is asked before servers start."""
 
+import os
+import time
+
 import pytest
 
 from lr_sglang import hub
@@ -97,3 +100,14 @@ def test_a_silent_hub_is_named(there, monkeypatch):
 def test_what_is_a_name_of_the_hub(model, expected, here):
     (here / "owner").mkdir()
     assert models.is_on_hub(model) is expected
+
+
+def test_an_unfinished_download_of_long_ago_is_none_whatever_the_clock_says(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    part = tmp_path / "models--owner--name" / "blobs" / "hash.incomplete"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    assert models.being_fetched("owner/name")
+    for apart in (-3600, 3600):  # the clock was set back by an hour since
+        os.utime(part, (time.time() + apart,) * 2)
+        assert not models.being_fetched("owner/name")

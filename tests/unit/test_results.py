@@ -280,6 +280,30 @@ def no_space(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def test_a_disk_that_fails_is_a_named_error(tmp_path, monkeypatch):
+    with opened(tmp_path) as first, monkeypatch.context() as broken:
+        for step in ("write", "ftruncate"):
+            broken.setattr(store.os, step, no_space)
+        with pytest.raises(RecordError, match=r"records\.jsonl: cannot write a record"):
+            first.append(record("a"))
+
+
+@pytest.mark.parametrize("text", ['{"command": {}, "variants": {}}', '{"mine": 1}', "[]", "{"])
+def test_a_run_file_of_something_else_is_not_replaced(tmp_path, text):
+    """As of a benchmark, whose records are in folders below it."""
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    with pytest.raises(RecordError, match=r"run\.json is .* not of a run"):
+        opened(tmp_path)
+    assert file.read_text() == text
+
+
+def test_a_run_that_made_no_record_is_begun_anew(tmp_path):
+    for config in (CONFIG, CONFIG | {"other": 1}):
+        with opened(tmp_path, config):
+            assert json.loads((tmp_path / "run.json").read_text())["config"] == config
+
+
 @pytest.mark.parametrize(
     ("step", "fails", "said"),
     [

@@ -305,8 +305,8 @@ def being_fetched(model: str) -> bool:
 
     kept = Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}", "blobs")
     try:
-        return any(
-            time.time() - file.stat().st_mtime < FETCHING for file in kept.glob("*.incomplete")
+        return any(  # the clock may have been set back since
+            abs(time.time() - file.stat().st_mtime) < FETCHING for file in kept.glob("*.incomplete")
         )
     except OSError:  # a file was complete and renamed at this moment
         return True
