@@ -40,7 +40,6 @@ class Ways:
         return self._way
 
     def _after(self, last: Way) -> Way:
-        writes_alone = self._context.policy.tokens_alone() > 0
         if self._request.exact:
             if self._feeds:
                 return "fed"
@@ -50,8 +49,7 @@ class Ways:
                 return "alone"  # for a while, then reading is tried again
             if self._reads_portions():
                 return "portions" if self._reads.portions_pay() else "alone"
-            return "alone" if writes_alone else "written"
-        if not writes_alone:
+        if not self._context.policy.tokens_alone():
             return "written"
         if self._feeds and self._context.policy.way == "fed":
             return "fed"
