@@ -53,6 +53,12 @@ def _turn(item: pytest.Item) -> int:
     return 2 if "thinking" in names else 1 if "pocket" in names else 3
 
 
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a draft takes seconds, and does not hang."""
+    monkeypatch.setattr("lr_sglang.algorithm.reader.DRAFT_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="session")
 def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     """Starts three servers, once per session. Tests that use it share them: leave
