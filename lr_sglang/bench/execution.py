@@ -24,7 +24,7 @@ from lr_sglang.grading import Grader
 from lr_sglang.json_text import dumped
 from lr_sglang.results import machine
 from lr_sglang.results.record import Brief, Record, digest, key
-from lr_sglang.results.store import RUN_FILE, Store, write_whole, writing
+from lr_sglang.results.store import RUN_FILE, Store, run_json, write_whole, writing
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks import Question
@@ -291,10 +291,7 @@ class Execution:
         resumption), and warnings.
         """
         path = self.folder / RUN_FILE
-        try:
-            earlier = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            earlier = {}
+        earlier = run_json(self.folder)
         about = {
             "order": self.order.about,
             "starts": [*earlier.get("starts", ()), *started],

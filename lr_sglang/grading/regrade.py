@@ -19,6 +19,7 @@ from lr_sglang.results.store import (
     locked_folder,
     record_line,
     replace_file,
+    run_json,
     unread,
     writing,
 )
@@ -90,9 +91,8 @@ def _questions(key: str, task: Task | None) -> list[Question]:
 def _task(folder: Path) -> Task | None:
     """The run's task; None of a file of questions, which is graded as mathematics."""
     try:
-        config = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["config"]
-        name = str(next(iter(config.values()))["questions"])
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
+        name = str(next(iter(run_json(folder)["config"].values()))["questions"])
+    except (KeyError, TypeError, StopIteration, AttributeError) as error:
         why = f"{folder}: there is no run in it ({RUN_FILE} is missing or damaged)"
         raise RecordError(why) from error
     if found := tasks.find_task(name):

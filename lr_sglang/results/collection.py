@@ -17,7 +17,7 @@ from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record, ReportRow, doubts_of, grading_failed
-from lr_sglang.results.store import RECORDS, RUN_FILE, RecordLines, flat, sample_of
+from lr_sglang.results.store import RECORDS, RecordLines, flat, run_json, sample_of
 
 SampleKey = tuple[str, int, int]  # question, sample, and a number where several folders have these
 
@@ -257,7 +257,7 @@ def read_runs(arguments: Sequence[str | Path]) -> Collection:
     for argument in arguments:
         try:
             path = plugin_files.expanded(str(argument))
-            notes += [f"{path}: {warning}" for warning in _run_json(path).get("warnings", ())]
+            notes += [f"{path}: {warning}" for warning in run_json(path).get("warnings", ())]
             for folder in folders_in(path):
                 for group, row in _read(folder, groups, notes):
                     group.rows.append(row)
@@ -310,7 +310,7 @@ def _read(
     counts. Adds new groups to ``groups``, and to ``notes`` what a reader of the report must know.
     """
     path = folder if folder.is_file() else folder / RECORDS
-    concurrency = int(_run_json(path.parent).get("concurrency") or 1)
+    concurrency = int(run_json(path.parent).get("concurrency") or 1)
     last: dict[Any, tuple[Group, ReportRow]] = {}
     with path.open("rb") as file:
         found = RecordLines(file)
@@ -332,15 +332,6 @@ def _read(
         again = f"lr-sglang report {path.parent} --grade does it again"
         notes.append(f"{path}: grading failed for {failed} of {len(last)} answers; {again}")
     return last.values()
-
-
-def _run_json(folder: Path) -> dict[str, Any]:
-    """The folder's run.json; empty if there is none."""
-    try:
-        found: dict[str, Any] = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def group_of(record: Record, concurrency: int, groups: dict[str, Group]) -> Group:

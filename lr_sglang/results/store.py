@@ -310,14 +310,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def _config_before(self) -> dict[str, Any]:
         """The configuration of the run whose folder this is."""
-        try:
-            table = json.loads((self.folder / RUN_FILE).read_text(encoding="utf-8"))
-            return dict(table["config"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(
-                f"{self.folder / RUN_FILE} is missing, damaged or not of a run",
-                hint="give another --output",
-            ) from error
+        before = run_json(self.folder).get("config")
+        if not isinstance(before, dict):
+            why = f"{self.folder / RUN_FILE} is missing, damaged or not of a run"
+            raise RecordError(why, hint="give another --output")
+        return before
 
     def _compare(self, config: dict[str, Any]) -> None:
         before = self._config_before()
@@ -335,6 +332,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 f"{self.folder} belongs to another configuration ({told})",
                 hint="resume with the same options, or give another --output",
             )
+
+
+def run_json(folder: Path) -> dict[str, Any]:
+    """A folder's run.json; empty if it is missing or damaged."""
+    try:
+        found = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

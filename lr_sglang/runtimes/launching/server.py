@@ -272,17 +272,16 @@ class Server:
             # nothing.
             guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading)]
             try:
-                folder = {}
-                if self.env.get("TMPDIR") == "":
-                    self._scratch = tempfile.mkdtemp(prefix="lr-sglang-")
-                    folder = {"TMPDIR": self._scratch}
+                env = {**os.environ, **self.env}
+                if env.get("TMPDIR") == "":
+                    env["TMPDIR"] = self._scratch = tempfile.mkdtemp(prefix="lr-sglang-")
                 self.log.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):
                     self.log.replace(f"{self.log}.1")  # an error may have named it
                 with self.log.open("wb") as log:
                     self._guardian = subprocess.Popen(
                         [*guardian, self._scratch, *self.argv, *meeting],
-                        env={**os.environ, **self.env, **folder},
+                        env=env,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
