@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -106,6 +107,7 @@ def answers(
         given = Lookahead(depth=setting.depth, reading=setting.reading, verifier=setting.verifier)
         look = mode.lookahead(given)
         if mode.ahead:
+            random.seed(SAMPLING.seed)  # the probes' prompts, of which the cache may have a token
             await maker.measure_costs(look)
         free, began = asyncio.Semaphore(at_once), loop.time()
         servers = {role: roles[role].transport for role in ROLES}
