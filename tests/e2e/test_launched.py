@@ -187,7 +187,7 @@ def alone(**settings: object) -> Deployment:
 def test_an_unknown_flag_is_refused_by_sglang_and_named(tmp_path, nothing_left):
     wrong = alone(model="pocket:target", extra={"schedule-polcy": "lpm"})
     with pytest.raises(LaunchError) as caught:
-        launch(wrong, tmp_path / "logs", timeout=200)
+        launch(wrong, tmp_path / "logs")
     error = caught.value
     assert error.role == "target" and "--schedule-polcy" in error.message
     assert "'extra'" in error.hint
@@ -199,6 +199,6 @@ def test_a_model_without_weights_ends_while_loading(tmp_path, nothing_left):
     model = tmp_path / "model"
     shutil.copytree(pocket.weights("draft"), model, ignore=shutil.ignore_patterns("*.safetensors"))
     with pytest.raises(LaunchError) as caught:
-        launch(alone(model=str(model)), tmp_path / "logs", timeout=200)
+        launch(alone(model=str(model)), tmp_path / "logs")
     assert caught.value.role == "target" and "weights" in caught.value.message
     assert "whole model" in caught.value.hint

@@ -111,7 +111,7 @@ def served(worker: str) -> float:
 def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routed]:
     logs = tmp_path_factory.mktemp("router")
     alone = Deployment("second", {"target": pocket.fleet.deployment.runtimes["target"]})
-    with launch(alone, logs, timeout=200) as second:
+    with launch(alone, logs) as second:
         workers = [pocket.fleet.urls["target"], second.urls["target"]]
         with router(
             ("manual", "--assignment-mode", "min_load"), workers, logs / "router.log"
