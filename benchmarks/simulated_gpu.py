@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import harmonic_mean
 
 import click
 
@@ -163,16 +164,25 @@ class Score:
     second: float
 
 
-def score(point: Point, only: Sequence[str], count: int) -> Iterator[Score]:
+def score(draws: Sequence[Point], only: Sequence[str], count: int) -> Iterator[Score]:
     """`auto` over the best mode of the same servers, which is the best one for the second half of
     the answers; the same answers by both.
+
+    Args:
+        draws: the same point with different texts, of which the means are taken.
     """
     half = count // 2
-    for name, (auto, modes) in servers(point).items():
+
+    def paces(setting: Setting) -> tuple[float, float]:
+        made = [point.made(setting, half, half) for point in draws]
+        first = harmonic_mean([one.first_pace for one in made])
+        return first, harmonic_mean([one.pace for one in made])
+
+    for name, (auto, modes) in servers(draws[0]).items():
         if not only or name in only:
-            mode, fixed = point.best(modes, half, half)
-            made = point.made(auto, half, half)
-            yield Score(name, mode, made.first_pace / fixed.first_pace, made.pace / fixed.pace)
+            best, fixed = max(((mode, paces(mode)) for mode in modes), key=lambda one: one[1][1])
+            made = paces(auto)
+            yield Score(name, best, made[0] / fixed[0], made[1] / fixed[1])
 
 
 def profile(point: Point, count: int) -> None:
@@ -230,7 +240,12 @@ def arguments() -> argparse.Namespace:
         default=0.0,
         help="share of SGLang's own guesses that are right, where a fed target has no line",
     )
-    add("--seed", type=int, default=0, help="of the texts")
+    add(
+        "--seed",
+        type=numbers(int),
+        default=[0],
+        help="of the texts: N[,N]; several only with --auto, which takes means",
+    )
     add("--at-once", type=numbers(int), default=[1, 8], help="answers at once: N[,N]")
     add(
         "--gpus",
@@ -264,13 +279,15 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if len(given.alpha) == 1:
         given.alpha *= len(given.agreement)
+    if len(given.seed) > 1 and not given.auto:
+        parser.error("several --seed only with --auto")
     if len(given.alpha) != len(given.agreement):
         parser.error("as many --alpha as --agreement, or one")
     return given
 
 
-def points(given: argparse.Namespace) -> Iterator[tuple[Point, dict[str, object]]]:
-    """The points that are asked for, and how each is recorded."""
+def points(given: argparse.Namespace) -> Iterator[tuple[list[Point], dict[str, object]]]:
+    """The points that are asked for, each once for every seed, and how each is recorded."""
     for shared, (agreement, alpha), at_once in itertools.product(
         {"one": [True], "each": [False], "both": [True, False]}[given.gpus],
         zip(given.agreement, given.alpha, strict=True),
@@ -285,15 +302,18 @@ def points(given: argparse.Namespace) -> Iterator[tuple[Point, dict[str, object]
             f"\nagreement {agreement:g}, alpha {alpha:g}, {at_once} at once, {machine}: calculated"
         )
         known = {"agreement": agreement, "alpha": alpha, "at_once": at_once}
-        point = Point(
-            times,
-            **known,
-            step_tokens=given.step_tokens,
-            steps=given.steps,
-            seed=given.seed,
-            ngrams=given.ngrams,
-        )
-        yield point, {"gpus": machine, "graphs": given.graphs, **known}
+        draws = [
+            Point(
+                times,
+                **known,
+                step_tokens=given.step_tokens,
+                steps=given.steps,
+                seed=seed,
+                ngrams=given.ngrams,
+            )
+            for seed in given.seed
+        ]
+        yield draws, {"gpus": machine, "graphs": given.graphs, **known}
 
 
 def number_of_answers(given: argparse.Namespace, at_once: int) -> int:
@@ -313,9 +333,11 @@ def table(point: Point, only: Sequence[str], count: int) -> Iterator[Mapping[str
         yield {"way": way, "setting": setting, "speedup": speedup, "accepted": made.alpha, **kept}
 
 
-def scores(point: Point, only: Sequence[str], count: int) -> Iterator[Mapping[str, object]]:
+def scores(
+    draws: Sequence[Point], only: Sequence[str], count: int
+) -> Iterator[Mapping[str, object]]:
     """Prints how `auto` does at a point, and returns its figures."""
-    for one in score(point, only, count):
+    for one in score(draws, only, count):
         best = f"{one.best.mode}, reading {one.best.reading}, {named(one.best)}"
         click.echo(f"  {one.servers:12} {one.first:.2f}, then {one.second:.2f} of {best}")
         yield {"servers": one.servers, "best": best, "first": one.first, "second": one.second}
@@ -327,13 +349,15 @@ def main() -> None:
     if given.validate:
         return validate()
     found = list[Mapping[str, object]]()
-    for point, known in points(given):
+    for draws, known in points(given):
+        point = draws[0]
         count = number_of_answers(given, point.at_once)
         if given.profile:
             profile(point, count)
             continue
         began = time.monotonic()
-        for figures in (scores if given.auto else table)(point, given.only, count):
+        made = scores(draws, given.only, count) if given.auto else table(point, given.only, count)
+        for figures in made:
             found.append({**known, **figures})
             if given.output is not None:
                 given.output.write_text(json.dumps(found, indent=1), "utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.experience import PRIOR_WEIGHT, TYPICAL_TOKENS, RunStatistics
@@ -29,7 +30,7 @@ MOST_ANSWERS = 8
 DEEP_PROBE = 4
 # Number of steps at the start of a run that are drafted in any case, to measure their acceptance.
 FIRST_PROBES = 2
-# Of several answers one drafts on, until so many verdicts are known, while looking ahead may pay.
+# Several answers draft on, until so many verdicts are known, while looking ahead may pay.
 MOST_PROBES = 16
 # The highest acceptance rate that is assumed possible.
 HIGHEST_ALPHA = 0.95
@@ -37,7 +38,8 @@ HIGHEST_ALPHA = 0.95
 # MOST_ANSWERS), all of which wait for its prefill: one request for each would cost a fifth of the
 # speed.
 STEPS_ALONE = 8.0
-# The weight of a step while which requests of another way were in flight, in the pace of its way.
+# The weight of a step while which other answers were written in another way, in the pace of its
+# way.
 MIXED = 0.25
 # Without any measurement, also at start: UNMEASURED is chosen for up to FEW_ANSWERS concurrent
 # answers, NO_LOOKAHEAD for more.
@@ -48,14 +50,11 @@ FEW_ANSWERS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Where a branch of the target began: in which turn, of which way; and whether branches of
-    another way were in flight then.
-    """
+    """Where a branch of the target began: in which turn, of which way."""
 
     turns: Turns
     way: Way
     number: int
-    mixed: bool
 
 
 @dataclasses.dataclass
@@ -88,15 +87,16 @@ class Adaptive(Policy):
         self._since = self._probes = 0
         self._choice = NO_LOOKAHEAD
         self._chosen = False  # since the last step was kept
-        # The turns that the next step belongs to; where each branch began that is in flight or has
-        # no outcome, and the last steps; what was kept and is not counted yet; the time of the last
-        # decided step.
+        # The turns that the next step belongs to; where each branch began that has no outcome, and
+        # the last steps; what was kept and is not counted yet; the time of the last decided step,
+        # and whether answers were written in other ways than it then.
         self._turn: Turns | None = None
         self._aside: Way | None = None  # of a step that belongs to no turn
         self._parts: dict[Branch, Part] = {}
         self._part: Part | None = None
         self._together: Together | None = None
         self._at = 0.0
+        self._mixed = False
 
     def __enter__(self) -> Adaptive:
         # counted on from the last answer, which may be short; answers that begin together probe at
@@ -113,6 +113,7 @@ class Adaptive(Policy):
             self.ended(branch)
         self.experience.answers -= 1
         self.experience.since = self._since
+        self.experience.writing.pop(self, None)
         if self.experience.explorer is self:
             self.experience.explorer = None
 
@@ -164,22 +165,22 @@ class Adaptive(Policy):
         if node.version.branch:
             self._part = self._parts.get(node.version.branch)
         part = self._part
-        self._parts = {
-            one: at for one, at in self._parts.items() if one.outcome is None or one in self._open
-        }
+        self._parts = {one: at for one, at in self._parts.items() if one.outcome is None}
         if now > self._at:
             self._count()
+        mixed = part is None or self.experience.written_otherwise(part.way)
         if part and node.chosen and node.chosen.step:
             if self._together is None:
                 weight = 1.0
                 if before is not None and before.number != part.number:
                     weight = 0.0  # the first has waited for what was in flight, or had it ahead
-                elif part.mixed or self._mixed(part.way):
+                elif mixed or self._mixed:
                     weight = MIXED
                 self._together = Together(part, now - self._at, weight)
             self._together.tokens += len(node.chosen.step.ids)
             self._together.steps += 1
         self._at = now
+        self._mixed = mixed
         self._since += not self._choice.depth
         self._chosen = False
 
@@ -201,34 +202,34 @@ class Adaptive(Policy):
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
         self._open[branch] = self.experience.load(branch.role).begin(self.clock())
-        if branch.role == "target" and self._turn is not None:
-            turns = self._turn
-            self._parts[branch] = part = Part(
-                turns, turns.way, turns.number, self._mixed(turns.way)
-            )
-            self.experience.in_flight[turns.way] += 1
+        if branch.role != "target":
+            return
+        turns = self._turn
+        way = self._aside or ("written" if self._choice.depth else "alone")
+        if turns is None:
+            self._part = None
+        else:
+            way = turns.way
+            self._parts[branch] = part = Part(turns, way, turns.number)
             if not turns.ahead:
                 self._part = part  # of all steps of one generation
-        elif branch.role == "target":
-            self._part = None
-
-    def _mixed(self, way: Way) -> bool:
-        """Whether branches of another way are in flight."""
-        return any(number and one != way for one, number in self.experience.in_flight.items())
+        self.experience.writing[self] = way
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
         mark = self._open.pop(branch, None)
         if mark is None:
             return
-        if branch in self._parts:
-            self.experience.in_flight[self._parts[branch].way] -= 1
+        load = self.experience.load(branch.role)
         few = 2 * (self.experience.tokens.value or TYPICAL_TOKENS)
-        if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
-            # its time includes the prompt's prefill: the costs measured at start are used instead
-            tokens = 0
-        alone = self.experience.answers if tokens >= few else 0
-        self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
+        ways = Counter(self.experience.writing.values())
+        if branch.role == "target" and ways["alone"] + ways["written"] < ways.total():
+            tokens = 0  # its passes have waited for what is read, or verified, beside it
+        if branch.position == 0 and tokens < few and load.costs:
+            tokens = (
+                0  # its time includes the prompt's prefill: the costs measured at start are used
+            )
+        load.end(self.clock(), mark, tokens, ways["alone"])
 
     def _choose(self) -> None:
         known = self.experience
@@ -259,14 +260,15 @@ class Adaptive(Policy):
             self._choice = TreeShape(2 if deep else 1, 1, 0.0)
 
     def _explores(self, conditions: Conditions | None) -> bool:
-        """Whether this answer drafts the first steps of a run; one of several does, if request
-        costs are known, and goes on while it may show that looking ahead is the fastest way.
+        """Whether this answer drafts its next step to learn from it: the first steps of a run are
+        one answer's; after them every answer's that may show that looking ahead is the fastest way.
         """
         known = self.experience
         if known.load("target").costs and known.explorer is None:
             known.explorer = self
-        hopes = known.answers > 1 and self._hopes(conditions)
-        return (self._learns() or hopes) and known.explorer in (None, self)
+        if self._learns():
+            return known.explorer in (None, self)
+        return known.answers > 1 and self._hopes(conditions)
 
     def _hopes(self, conditions: Conditions | None) -> bool:
         """Whether looking ahead was not tried, but is the fastest way if drafts are accepted more

@@ -4,7 +4,7 @@ the runtimes.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -66,7 +66,7 @@ class RunStatistics:
         since: steps from the last of them to the end of the answer that ended last.
         measured: whether the costs of requests were measured at start, or are being measured.
         reads: what reading drafted tokens has given.
-        in_flight: number of branches of the target by the way of the turn in which they began.
+        writing: the way in which each answer is written, as of the target's last request for it.
         layered: whether the target has a token layer.
         fed: number of concurrent requests of the target that are fed; ``fed_tokens``: drafted
             tokens that such a request verifies in a pass, 0 where none can be fed.
@@ -84,7 +84,7 @@ class RunStatistics:
     since: int = 0
     measured: bool = False
     reads: ReadStatistics = field(default_factory=ReadStatistics)
-    in_flight: Counter[Way] = field(default_factory=Counter)
+    writing: dict[object, Way] = field(default_factory=dict)
     layered: bool = False
     fed: int = 0
     fed_tokens: int = 0
@@ -114,6 +114,10 @@ class RunStatistics:
         is fed, for the number of requests that are fed now.
         """
         return self._feeding.setdefault(self.fed.bit_length(), (Turns(), Pace()))
+
+    def written_otherwise(self, way: Way) -> bool:
+        """Whether any answer is written in another way."""
+        return any(one != way for one in self.writing.values())
 
     def alpha(self, accepted: int = 0, judged: int = 0) -> float:
         """Expected acceptance of a step's first draft, in an answer that has accepted so many of
@@ -202,10 +206,12 @@ class RunStatistics:
         return None
 
     def _forecast_alone(self) -> Forecast | None:
-        """Of the target alone: as requests were measured at start; where its server has a token
-        layer, which accepts none of their random tokens, as its branches were.
+        """Of the target alone: as requests were measured at start. None where its server has a
+        token layer, which accepts none of their random tokens: it is tried first.
         """
-        if (measured := self.measured_pace()) and (self.fed_tokens or not self.layered):
+        if self.layered and not self.fed_tokens:
+            return None
+        if measured := self.measured_pace():
             return Forecast(measured, MEASURED)
         target = self.load("target")
         return Forecast(1 / target.seconds_per_token(self.answers)) if target.known else None

@@ -18,6 +18,8 @@ PRIOR_DISTANCE = 2.0
 MEASURED_DISTANCE = 20.0
 # Effective number of measurements; the weight of older ones decays exponentially.
 LOAD_MEMORY = 2000.0
+# Tokens of one measurement: a branch counts by its tokens, for that of a few is mostly waiting.
+TOKENS = 20.0
 NO_COSTS = Costs(0.0, 0.0)
 
 
@@ -65,7 +67,7 @@ class Load:
             read = (costs.reading + (costs.prefill or costs.token) / tokens) * max(
                 0.0, requests - alone
             )
-            self._learn(requests, per_token - min(per_token / 2, read))
+            self._learn(requests, per_token - min(per_token / 2, read), tokens / TOKENS)
 
     @property
     def known(self) -> bool:
@@ -112,13 +114,13 @@ class Load:
             self._area += self.running * (now - self._now)
             self._now = now
 
-    def _learn(self, requests: float, per_token: float) -> None:
-        fade = 1 - 1 / LOAD_MEMORY
-        self._weight = self._weight * fade + 1
+    def _learn(self, requests: float, per_token: float, weight: float) -> None:
+        fade = max(0.0, 1 - weight / LOAD_MEMORY)
+        self._weight = self._weight * fade + weight
         aside = requests - self._n
         apart = per_token - self._y
-        self._n += aside / self._weight
-        self._y += apart / self._weight
+        self._n += aside * weight / self._weight
+        self._y += apart * weight / self._weight
         # West's update of the fading sums about the means
-        self._nn = self._nn * fade + aside * (requests - self._n)
-        self._ny = self._ny * fade + aside * (per_token - self._y)
+        self._nn = self._nn * fade + weight * aside * (requests - self._n)
+        self._ny = self._ny * fade + weight * aside * (per_token - self._y)
