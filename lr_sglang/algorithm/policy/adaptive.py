@@ -205,9 +205,9 @@ class Adaptive(Policy):
         if branch.role != "target":
             return
         turns = self._turn
-        way = self._aside or ("written" if self._choice.depth else "alone")
         if turns is None:
             self._part = None
+            way = self._aside or ("written" if self._choice.depth else "alone")
         else:
             way = turns.way
             self._parts[branch] = part = Part(turns, way, turns.number)
@@ -226,9 +226,7 @@ class Adaptive(Policy):
         if branch.role == "target" and ways["alone"] + ways["written"] < ways.total():
             tokens = 0  # its passes have waited for what is read, or verified, beside it
         if branch.position == 0 and tokens < few and load.costs:
-            tokens = (
-                0  # its time includes the prompt's prefill: the costs measured at start are used
-            )
+            tokens = 0  # its time includes the prompt's prefill; what start measured is used
         load.end(self.clock(), mark, tokens, ways["alone"])
 
     def _choose(self) -> None:
