@@ -20,6 +20,8 @@ from lr_sglang.errors import ConfigError
 T = TypeVar("T")
 # Maximum wait for a cancelled coroutine: a user's code may ignore the cancellation.
 STOP_SECONDS = 5.0
+# Python handles a signal that came right before a wait, or to another thread, only after the wait.
+WAKE_SECONDS = 0.5
 running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
 # By process id: a forked process has no such thread.
@@ -87,7 +89,8 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
     made = list[asyncio.Task[T]]()
     try:
         _start(made, work, loop, lambda _: ended.set())
-        ended.wait()
+        while not ended.wait(WAKE_SECONDS):
+            pass
     except BaseException:
         loop.call_soon_threadsafe(_cancel, made)
         ended.wait(STOP_SECONDS)

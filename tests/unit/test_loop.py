@@ -58,8 +58,10 @@ def test_the_loop_cannot_wait_for_itself():
         call(waits())
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["who waits", "another thread"])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(interrupt):
+def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(interrupt, waits):
+    """Also where the thread that waits is not woken by the signal."""
     work, main = Work(), threading.get_ident()
 
     def interrupts(*_):
@@ -67,7 +69,7 @@ def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(interrupt):
 
     def signals():
         assert work.begun.wait(60)
-        signal.pthread_kill(main, signal.SIGUSR1)
+        signal.pthread_kill(main if waits else threading.get_ident(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupts)
     thread, raised = in_thread_of_its_own(signals)
