@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
-import tempfile
 import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,12 +24,12 @@ from lr_sglang.api.configuration import GIVEN
 from lr_sglang.api.runner import answer
 from lr_sglang.config import ConfigModel, Deployment, Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import STOP_SECONDS, call, elsewhere
-from lr_sglang.errors import ConfigError, LaunchError, did_you_mean
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES, check_verifier
 from lr_sglang.results import machine, record
 from lr_sglang.results.record import Record
-from lr_sglang.runtimes import launched
+from lr_sglang.runtimes import folders, launched
 from lr_sglang.runtimes.attach import faults, model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
@@ -123,7 +121,7 @@ class OpenDeployment:
                     self.config = self.config.replace(
                         judge_prompt=prompt_for(model_of("judge", judge))
                     )
-                logs = self._logs or stack.enter_context(_own_logs())
+                logs = self._logs or stack.enter_context(folders.temporary_logs())
                 roles = stack.enter_context(
                     deployed(self.config, Path(logs), timeout=self._timeout)
                 )
@@ -191,19 +189,6 @@ class OpenDeployment:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of its answers."""
         return self.roles["target"].loop
-
-
-@contextmanager
-def _own_logs() -> Iterator[str]:
-    """A temporary folder, which stays if a server fails: the error names a log in it."""
-    folder = tempfile.mkdtemp(prefix="lr-sglang-")
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            yield folder
-        except LaunchError:
-            stack.pop_all()
-            raise
 
 
 def _end(requests: RequestMaker, stack: ExitStack) -> None:

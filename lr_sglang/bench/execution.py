@@ -24,7 +24,16 @@ from lr_sglang.grading import Grader
 from lr_sglang.json_text import dumped
 from lr_sglang.results import machine
 from lr_sglang.results.record import Brief, Record, digest, key
-from lr_sglang.results.store import RUN_FILE, Store, run_json, write_whole, writing
+from lr_sglang.results.store import (
+    RECORDS,
+    RUN_FILE,
+    Store,
+    own_folder,
+    run_json,
+    told_before,
+    write_whole,
+    writing,
+)
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks import Question
@@ -101,9 +110,12 @@ class Execution:
         """Opens a store for each folder of records.
 
         Raises:
-            RecordError: as ``Store``, or a record's question differs from the present one of that
-                name.
+            RecordError: as ``Store``; the folder has the results of another benchmark; or a
+                record's question differs from the present one of that name.
         """
+        if self.command:
+            stack.enter_context(own_folder(self.folder))
+            self._check_benchmark()
         here = machine.machine()
         for folder in dict.fromkeys(variant.folder for variant in self.order.variants):
             mine = [variant for variant in self.order.variants if variant.folder == folder]
@@ -142,6 +154,25 @@ class Execution:
                     f"{store.folder}: {others} of its records are of questions that are not asked "
                     "now; reports count them too"
                 )
+
+    def _check_benchmark(self) -> None:
+        """Checks that run.json, which will be replaced, is of a benchmark of the same variants, or
+        of one without records.
+        """
+        if not (self.folder / RUN_FILE).exists():
+            return
+        then = told_before(self.folder, "variants").keys()
+        now = self.command["variants"].keys()
+        if then != now and any(path.stat().st_size for path in self.folder.glob(f"*/{RECORDS}")):
+            told = "; ".join(
+                f"only {when}: {shorten(', '.join(sorted(names)), 60)}"
+                for when, names in (("then", then - now), ("now", now - then))
+                if names
+            )
+            raise RecordError(
+                f"{self.folder} has the results of another benchmark ({told})",
+                hint="resume with the same options, or give another --output",
+            )
 
     def records(self) -> list[Brief]:
         """The records of all samples in short."""

@@ -25,9 +25,9 @@ from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import running_layer, running_target, settle
 from lr_sglang.cli.source import Source, need_an_answer
 from lr_sglang.config import FED, ROLES
-from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, Able, possible
-from lr_sglang.results.store import RECORDS, write_whole, writing
+from lr_sglang.results.store import write_whole, writing
 from lr_sglang.runtimes import launched
 
 PLAN_WIDTH = 150  # of a plan: names of folders are long, and must be whole
@@ -137,15 +137,13 @@ def bench(**given: Any) -> None:
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
     )
-    folder = source.folder_for("bench", given)
-    if (folder / RECORDS).exists():
-        raise RecordError(f"{folder} has the records of a run", hint="give another --output")
     items = {
         name: order.samples_of(one.questions, answers_per_question(name, given))
         for name, one in sources.items()
     }
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
     most = max(answers_per_question(name, given) for name in sources)
+    folder = source.folder_for("bench", given)
     execution = Execution(
         folder, made, display, most, plan.deployment.launch_timeout, command=_command(given, made)
     )

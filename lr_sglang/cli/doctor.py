@@ -120,14 +120,13 @@ def _examine(given: Given, display: Display) -> Examination:
     """
     from lr_sglang.api import session as sessions
     from lr_sglang.cli.settings import settle
-    from lr_sglang.runtimes import launched
+    from lr_sglang.runtimes import folders
 
     away = list[Finding]()
     while True:
         try:
             plan = settle(given)
-            with display.starting() as progress:
-                logs = launched.state_home() / "logs" / "doctor"
+            with display.starting() as progress, folders.temporary_logs() as logs:
                 mode = "lookahead" if "draft" in plan.models else "autoregressive"
                 needed = plan.needed([mode])
                 timeout = plan.deployment.launch_timeout

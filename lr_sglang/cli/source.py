@@ -104,12 +104,14 @@ def _chosen(
 
 
 def folder_for(name: str, given: Given) -> Path:
-    """The folder of the records: --output, else a new one in ``runs``."""
+    """The folder of the records: --output, else a new one in ``runs``, which --print only names."""
     output = given["output"]
     resume = given.get("resume")
     if output is None:
         if resume:
             raise click.UsageError("--resume goes with --output DIR, which the run was begun in")
+        if given.get("print"):
+            return RUNS_FOLDER / f"{name}_DATE_TIME"
         return new_folder(RUNS_FOLDER, re.sub(r"[^\w.-]+", "-", name))
     if resume and not (output / RUN_FILE).is_file():
         raise RecordError(

@@ -32,16 +32,23 @@ LOCK = ".lock"
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """The folder of a new run, ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
+    """Makes the folder of a new run, ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
 
     If another run of that name began in the same second, it is the next second's folder.
+
+    Raises:
+        RecordError: it cannot be made.
     """
     now = time.time()
-    while (
-        folder := root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}"
-    ).exists():
-        now += 1
-    return folder
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                now += 1
 
 
 class Unread(NamedTuple):
@@ -227,14 +234,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.records: dict[Key, Brief] = {}
         self._lock = threading.Lock()
         self._file = -1
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(
-                locked_folder(
-                    folder, "another run is writing to", "wait for it, or give another --output"
-                )
-            )
+            stack.enter_context(own_folder(folder))
             stack.callback(self._leave)
             with writing(folder):
                 self._open(json.loads(dumped(config)), about, resume)
@@ -297,7 +298,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._compare(config)
         else:
             if (self.folder / RUN_FILE).exists():
-                self._config_before()  # of a run that made no record; no other file is replaced
+                told_before(self.folder, "config")  # no record was made; no other file is replaced
             write_whole(
                 self.folder / RUN_FILE, {"schema": RECORD_SCHEMA, "config": config, **about}
             )
@@ -308,16 +309,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if whole and os.pread(self._file, 1, whole - 1) != b"\n":
             os.write(self._file, b"\n")
 
-    def _config_before(self) -> dict[str, Any]:
-        """The configuration of the run whose folder this is."""
-        before = run_json(self.folder).get("config")
-        if not isinstance(before, dict):
-            why = f"{self.folder / RUN_FILE} is missing, damaged or not of a run"
-            raise RecordError(why, hint="give another --output")
-        return before
-
     def _compare(self, config: dict[str, Any]) -> None:
-        before = self._config_before()
+        before = told_before(self.folder, "config")
         old, new = dict(flat(before)), dict(flat(config))
         wrong = [
             f"{k}: {shorten(str(old.get(k)), 60)} then, {shorten(str(new.get(k)), 60)} now"
@@ -341,6 +334,19 @@ def run_json(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def told_before(folder: Path, name: str) -> dict[str, Any]:
+    """What run.json says under a name that the command at hand writes there.
+
+    Raises:
+        RecordError: nothing, because the file is missing, damaged or of another command.
+    """
+    before = run_json(folder).get(name)
+    if not isinstance(before, dict):
+        why = f"{folder / RUN_FILE} is missing, damaged or of another command"
+        raise RecordError(why, hint="give another --output")
+    return before
 
 
 def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
@@ -376,6 +382,18 @@ def locked_folder(folder: Path, busy: str, hint: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def own_folder(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Makes a folder if there is none, and keeps other processes from writing to it.
+
+    Raises:
+        RecordError: it cannot be made, or another process has it.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    hint = "wait for it, or give another --output"
+    return locked_folder(folder, "another run is writing to", hint)
 
 
 @contextlib.contextmanager

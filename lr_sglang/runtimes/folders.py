@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lr_sglang.errors import SetupError, reason_of
+from lr_sglang.errors import LaunchError, SetupError, reason_of
 
 
 def of_user(variable: str, otherwise: str) -> Path:
@@ -61,3 +63,24 @@ def cached(
             f"{kind}: {name!r} cannot be made: {reason_of(error)}", role=role, hint=hint
         ) from error
     return folder
+
+
+@contextmanager
+def temporary_logs() -> Iterator[Path]:
+    """A temporary folder, which stays if a server fails: the error names a log in it.
+
+    Raises:
+        SetupError: it cannot be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="lr-sglang-")
+    except OSError as error:
+        hint = "set TMPDIR to a directory of yours"
+        raise SetupError(f"no folder for logs: {reason_of(error)}", hint=hint) from error
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            yield Path(folder)
+        except LaunchError:
+            stack.pop_all()
+            raise

@@ -27,7 +27,7 @@ from lr_sglang.cli import settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.results import charts, collection, report
+from lr_sglang.results import charts, collection, report, store
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import Hub
@@ -433,6 +433,26 @@ def test_all_modes_on_the_same_questions(double, tmp_path):
     assert len(double.started) == 3
     told = json.loads((tmp_path / "out" / "sampled" / "run.json").read_text())
     assert told["order"] == about["order"]
+
+
+def test_the_results_of_another_benchmark_or_command_are_not_replaced(double, tmp_path):
+    """Also where no folder of records is the same; and two benchmarks do not share a folder."""
+    out = ("--limit", 1, "--output", tmp_path / "out")
+    bench("--modes", "lookahead", *out)
+    before = (tmp_path / "out" / "run.json").read_bytes()
+    others = ("--modes", "autoregressive", "--temperature", 0.5, "--sweep", "concurrency=1,2")
+    for more in ((), ("--resume",)):
+        said = " ".join(bench(*others, *out, *more, code=1).stderr.split())
+        assert "has the results of another benchmark (only then: sampled/lookahead; only" in said
+        assert "Hint: resume with the same options, or give another --output" in said
+    with store.own_folder(tmp_path / "out"):
+        assert "another run is writing" in bench(*others, *out, code=1).stderr
+    assert (tmp_path / "out" / "run.json").read_bytes() == before
+    bench("--modes", "lookahead", *out, "--resume")
+    called("run", "--task", "pocket", "--limit", 1, "--output", tmp_path / "run")
+    said = bench("--limit", 1, "--output", tmp_path / "run", code=1).stderr
+    assert "of another command" in " ".join(said.split())
+    assert not list((tmp_path / "run").glob("*/records.jsonl"))
 
 
 def test_nothing_is_learnt_from_a_warm_up(double, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_another_configuration_is_refused_by_name(tmp_path):
     opened(tmp_path, resume=True).__exit__()  # the refusal let go of the folder
 
 
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(store.time, "time", lambda: 1e9)
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(lambda _: store.new_folder(tmp_path / "runs", "gsm8k"), range(24))
+    assert len(set(made)) == 24
+    (tmp_path / "link").symlink_to("nowhere/at-all")
+    (tmp_path / "file").touch()
+    for wrong in ("link", "file"):
+        with pytest.raises(RecordError, match="cannot be written"):
+            store.new_folder(tmp_path / wrong, "gsm8k")
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path):
     with opened(tmp_path), pytest.raises(RecordError, match="another run is writing"):
         opened(tmp_path, resume=True)
@@ -293,7 +306,7 @@ def test_a_run_file_of_something_else_is_not_replaced(tmp_path, text):
     """As of a benchmark, whose records are in folders below it."""
     file = tmp_path / "run.json"
     file.write_text(text)
-    with pytest.raises(RecordError, match=r"run\.json is .* not of a run"):
+    with pytest.raises(RecordError, match=r"run\.json is .* of another command"):
         opened(tmp_path)
     assert file.read_text() == text
 
