@@ -46,7 +46,9 @@ def regrade(folder: Path, key: str = "") -> str:
     task = _task(folder)
     kind = task.grader if task else "math"
     questions = {one.id: one for one in _questions(key, task)} if key else {}
-    with locked_folder(folder, "a run is at work in", "wait for it"):
+    with writing(folder, ""):
+        lock = locked_folder(folder, "wait for it")
+    with lock:
         others: list[str] = []
         kept = unread(path)
         records = list(each_record(folder, others.append))

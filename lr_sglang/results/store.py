@@ -358,42 +358,35 @@ def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
             yield before + name, value
 
 
-@contextlib.contextmanager
-def locked_folder(folder: Path, busy: str, hint: str) -> Iterator[None]:
-    """Keeps other processes from writing to a folder.
-
-    Args:
-        busy: the error's message, before the folder's name, if another process has it.
-
-    Raises:
-        RecordError: another process has it, it does not exist, or it cannot be written.
-    """
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise RecordError(
-            f"{folder}: cannot be written: {error.strerror}", hint="give the folder of a run"
-        ) from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecordError(f"{busy} {folder}", hint=hint) from None
-        yield
-    finally:
-        os.close(lock)
-
-
-def own_folder(folder: Path) -> contextlib.AbstractContextManager[None]:
+def own_folder(folder: Path) -> contextlib.ExitStack:
     """Makes a folder if there is none, and keeps other processes from writing to it.
 
     Raises:
-        RecordError: it cannot be made, or another process has it.
+        RecordError: it cannot be made or written, or another process has it.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    hint = "wait for it, or give another --output"
-    return locked_folder(folder, "another run is writing to", hint)
+        return locked_folder(folder, "wait for it, or give another --output")
+
+
+def locked_folder(folder: Path, hint: str) -> contextlib.ExitStack:
+    """Keeps other processes from writing to a folder.
+
+    Args:
+        hint: the error's, if another process has it.
+
+    Raises:
+        RecordError: another process has it.
+        OSError: it does not exist, or cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"another run is writing to {folder}", hint=hint) from None
+        return stack.pop_all()
 
 
 @contextlib.contextmanager

@@ -340,6 +340,17 @@ def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch, step, fails, s
     assert [json.loads(line)["question_id"] for line in first.path.open()] == ["a", "c"]
 
 
+@pytest.mark.parametrize("step", ["mkdir", "open", "fsync"])
+def test_a_folder_on_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch, step):
+    """Its lock too."""
+    with monkeypatch.context() as full:
+        full.setattr(store.os, step, no_space)
+        with pytest.raises(RecordError, match="cannot be written: No space left") as caught:
+            opened(tmp_path / "new" / "run")
+    assert caught.value.hint == "give another --output"
+    opened(tmp_path / "new" / "run").__exit__()
+
+
 def test_a_link_stays_one_and_a_pipe_is_no_place_for_a_file(tmp_path):
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(tmp_path / "there")
