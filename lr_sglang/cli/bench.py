@@ -78,7 +78,7 @@ class Modes(options.WordChoice):
 )
 @options.limit
 @click.option(
-    "--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]"
+    "--samples", type=options.SAMPLES, help="Answers per question and mode.  [default: 1]"
 )
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
 @click.option(

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from types import FrameType
 from typing import IO, Any, NoReturn
 
@@ -19,7 +20,8 @@ from lr_sglang.errors import LookaheadError, SetupError
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
 # Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is
-# left, a terminal has gone.
+# left, a terminal has gone. So is what the system says of a file by its name: that this is too
+# long, or the folder closed to this user.
 NO_ROOM = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -78,8 +80,8 @@ def reported_failures() -> Iterator[None]:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            where = f": {error.filename}" if error.filename else ""
+        if isinstance(error, OSError) and (error.errno in NO_ROOM or error.filename):
+            where = f": {shorten(str(error.filename), 200)}" if error.filename else ""
             raise Failure(SetupError(f"{error.strerror}{where}")) from error
         raise Failure(error) from error
 

@@ -43,7 +43,7 @@ def parsed(text: str) -> Any:
     """The value that a text stands for: a TOML value, or the text itself."""
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also a number with too many digits, and too deep a list
         return text
     plain = isinstance(found["value"], bool | int | float | str | list | dict)
     return found["value"] if found.keys() == {"value"} and plain else text
@@ -132,6 +132,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
 AT_LEAST_0 = click.IntRange(min=0)
 AT_LEAST_1 = click.IntRange(min=1)
+SAMPLES = click.IntRange(1, 10_000)  # every one is in the plan before the first is made
 
 
 class RunSettings(ConfigModel):

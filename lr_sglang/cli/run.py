@@ -19,7 +19,7 @@ from lr_sglang.cli import options, streams
     "token layer]"
 )
 @options.limit
-@click.option("--samples", type=options.AT_LEAST_1, default=1, help="Answers per question.")
+@click.option("--samples", type=options.SAMPLES, default=1, help="Answers per question.")
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
 @options.program
 @options.method

@@ -62,7 +62,7 @@ class _Naming:
         if isinstance(error, LookaheadError):
             error.role = error.role or self._role
         elif isinstance(error, Exception):
-            raise BadReply(repr(error), role=self._role) from error
+            raise BadReply(f"a generation failed: {error!r}", role=self._role) from error
 
 
 class RuntimeBackend(BaseBackend):

@@ -7,7 +7,7 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.config import Lookahead
+from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.executor import Executor, checked_stops
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
@@ -74,10 +74,9 @@ def lookahead(
     mark.stops = checked_stops(stop)
     mark.show = show
     Lookahead().with_options(**fields)  # raises here for invalid values
+    most = Limits().with_options(max_tokens=max_tokens).max_tokens
     try:
-        return sgl.gen(
-            name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given
-        )
+        return sgl.gen(name, max_tokens=UNLIMITED if most is None else most, stop=mark, **given)
     except TypeError as error:
         raise ConfigError(
             f"lookahead(): {error}", hint="fields of Lookahead, and what gen() takes"

@@ -76,7 +76,7 @@ def read_figures(path: Path) -> dict[str, Any] | None:
     """The figures in a file; None if it has none."""
     try:
         found = json.loads(path.read_text("utf-8")) if path.is_file() else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found.get("kind") == KIND else None
 

@@ -331,7 +331,7 @@ def run_json(folder: Path) -> dict[str, Any]:
     """A folder's run.json; empty if it is missing or damaged."""
     try:
         found = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -66,7 +66,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT_DEPLOYMENT) -> Deployment
         raise ConfigError(
             f"{path}: cannot read the deployment: {error.strerror}", hint=hint
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path.name}: this is not TOML: {error}", hint="see https://toml.io"
         ) from error

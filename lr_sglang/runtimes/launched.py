@@ -150,7 +150,7 @@ def read_launched(path: Path) -> Launched:
     """
     try:
         return Launched.from_dict(json.loads(path.read_text("utf-8")), str(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         hint = "stop that lr-sglang launch and start it again"
         raise ConfigError(f"cannot read {path}: {reason_of(error)}", hint=hint) from error
 

@@ -128,7 +128,7 @@ class LookaheadBackend(BaseBackend):
         except LookaheadError:
             raise
         except Exception as error:
-            raise BadReply(repr(error)) from error
+            raise BadReply(f"a generation failed: {error!r}") from error
 
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: Any

@@ -123,6 +123,6 @@ def _options(text: str) -> dict[str, Any]:
             )
         try:
             found[key.strip()] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[key.strip()] = value
     return found

@@ -394,6 +394,12 @@ CANNOT_BE = {
         "CancelledError",
     ),
     "iterates too far": ("def", "next(iter(()))", ProgramError, "StopIteration"),
+    "gives lookahead no number": (
+        "def",
+        "lr.converse(s, messages)\n    s += lr.lookahead('answer', max_tokens='many')",
+        ConfigError,
+        "max_tokens: input should be a valid integer",
+    ),
     "says nothing": ("def", "s += sgl.user('only a question')", ProgramError, "leaves no answer"),
     "gives a number": ("def", "s['answer'] = 7", ProgramError, "no text but int"),
     "opens a role within another": (
@@ -586,6 +592,8 @@ def test_options_are_json_or_text():
         "waits": 2,
     }
     assert program_registry.parse_program("budget_forcing:").options == {}
+    for text in ("[" * 90_000, "9" * 5000):  # no JSON that Python reads
+        assert program_registry.parse_program(f"budget_forcing:word={text}").options["word"] == text
 
 
 def test_methods_are_not_divided_within_an_option():

@@ -12,6 +12,7 @@ import threading
 import types
 from contextlib import contextmanager
 from operator import attrgetter
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -575,6 +576,11 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         ),
         (["run", "a", "-o", "runtimes.target.gpus=a"], "gpus.0: input should be a valid integer"),
         (["run", "a", "--mode", "fast"], "'fast' is not one of"),
+        (["run", "a", "--samples", "10001"], "not in the range"),
+        (["run", "a", "-o", "lookahead.depth=" + "9" * 5000], "exceeded maximum size"),
+        (["run", "a", "-o", "lookahead.depth=" + "[" * 5000], "valid integer"),
+        (["run", "a", "--deployment", "deep.toml"], "this is not TOML"),
+        (["run", "a", "--deployment", "digits.toml"], "this is not TOML"),
         (["run", "a", "--resume"], "--resume goes with --output"),
         (
             ["run", "a", "--resume", "--output", "nowhere"],
@@ -603,6 +609,8 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
     ],
 )
 def test_bad_input_is_a_named_error(call, servers, arguments, message):
+    for name, value in (("deep", "[" * 5000), ("digits", "9" * 5000)):
+        Path(f"{name}.toml").write_text(f"a = {value}")
     result = call(*arguments, code=1 if "--output" in arguments else 2)
     assert message in " ".join(result.stderr.split()), result.output
     assert result.stdout == ""
@@ -633,6 +641,11 @@ def test_bad_input_is_a_named_error(call, servers, arguments, message):
             OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere"),
             1,
             ["Error: No space left on device: /somewhere"],
+        ),
+        (
+            PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/closed/run.json"),
+            1,
+            ["Error: Permission denied: /closed/run.json"],
         ),
         (
             ZeroDivisionError("oh\nno"),
@@ -701,6 +714,11 @@ def test_one_sample_that_fails_does_not_end_the_run(call, servers, tmp_path):
     result = call("run", "--task", "pocket", "--limit", 3, "--mode", "autoregressive")
     assert [bool(r["error"]) for r in records(tmp_path / "runs")] == [True, False, False]
     assert "failed" in result.stdout
+
+
+def test_room_for_more_answers_than_there_are_costs_nothing(call, servers, tmp_path):
+    call("run", "--task", "pocket", "--limit", 2, "--concurrency", 10**18, "--output", "out")
+    assert len(records(tmp_path / "out")) == 2
 
 
 def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
