@@ -135,7 +135,7 @@ class AnswerRequest:
     constraints: Constraints = NO_CONSTRAINTS
     lossless: bool = False
     _stopped: bool = False
-    _wake: Callable[[], None] | None = field(default=None, repr=False)
+    _wake: Callable[[], object] | None = field(default=None, repr=False)
 
     @property
     def drafts(self) -> bool:
@@ -152,7 +152,7 @@ class AnswerRequest:
         if self._wake:
             self._wake()
 
-    def listen(self, wake: Callable[[], None] | None) -> None:
+    def listen(self, wake: Callable[[], object] | None) -> None:
         """Sets the function that ``stop`` calls; None when the answer has ended."""
         self._wake = wake
         if self._stopped and wake is not None:

@@ -82,11 +82,6 @@ def findings(lines: Iterable[Finding]) -> Table:
     return table
 
 
-def share_text(value: float | None) -> str:
-    """A share between 0 and 1."""
-    return "-" if value is None else f"{value:.2f}"
-
-
 def grade_word(record: Record) -> str:
     """Whether the answer is right, as far as that is known."""
     if record["error"]:
@@ -146,9 +141,9 @@ def of_sample(record: Record) -> list[str]:
             if name == "agreement"
             else f"{record['accepted']} of {record['judged']}"
         )
-        compared = f"{name} {share_text(value)} ({counted}), "
+        compared = "" if value is None else f"{name} {value:.2f} ({counted}), "
         lines.append(
-            f"{compared if value is not None else ''}{count(tokens['wasted'], 'token')} wasted, "
+            f"{compared}{count(tokens['wasted'], 'token')} wasted, "
             f"{count(tokens['judge']['calls'], 'judge call')}"
         )
     lines += doubts_of([record])

@@ -59,8 +59,10 @@ def settle(given: Given) -> Plan:
     sampling = advice.advised_sampling(models["target"]) | deployment.sampling.given()
     longest = advice.family(models["target"]).get("max_tokens")
     limits = {"max_tokens": longest} | deployment.limits.given()
+    # a target and no file: then draft and judge do not default to the pocket models
+    bare = given.get("target") and not (given.get("deployment") or given.get("attach"))
     # the file's prompt was written for another judge
-    own_judge = given.get("judge") or "judge" in asked.get("runtimes", {}) or _bare(given)
+    own_judge = given.get("judge") or "judge" in asked.get("runtimes", {}) or bare
     prompt = (
         asked.get("judge_prompt")
         or (not own_judge and deployment.judge_prompt)
@@ -135,13 +137,6 @@ def asked_settings(given: Given) -> TomlTable:
         if given.get(option) is not None:
             merge(named, nested(name, given[option]))
     return merge(named, given.get("option") or {})
-
-
-def _bare(given: Given) -> bool:
-    """Whether a target and no file is given: then draft and judge do not default to the pocket
-    models.
-    """
-    return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
 
 
 def _layers_of(given: Given) -> dict[str, TomlTable]:

@@ -108,10 +108,9 @@ def _origin(ctx: click.Context, message: str, role: str | None = None) -> str:
         words = [*option.opts, *re.findall(r"([\w.-]+)=", value)]
         words += [value] * (len(value) > 1 and not value.isdecimal())
         is_setting = re.search(rf"\w\.{option.name}(?!\w)", message)
-        if is_setting or option.name == role or any(_has_word(message, word) for word in words):
+        is_named = any(
+            re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", message) for word in words
+        )
+        if is_setting or option.name == role or is_named:
             found.append(name)
     return f" (from {', '.join(found)})" if found else ""
-
-
-def _has_word(message: str, word: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", message) is not None

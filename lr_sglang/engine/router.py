@@ -162,14 +162,16 @@ class RouterClient(Client):
             self.start(self._workers.pop(url).close())
         for url in listed:
             if url not in self._workers:
-                self._workers[url] = Client(url, self.role, self._key, self._none_takes_aborts)
+                self._workers[url] = Client(
+                    url,
+                    self.role,
+                    self._key,
+                    lambda: all(worker.abort_failed for worker in self._workers.values()),
+                )
 
     def servers(self) -> Sequence[Client]:
         self._refresh_soon()
         return list(self._workers.values()) or [self]
-
-    def _none_takes_aborts(self) -> bool:
-        return all(worker.abort_failed for worker in self._workers.values())
 
     def _refresh_soon(self) -> None:
         """Starts reading the list in the background if it is older than ``REFRESH_SECONDS``."""

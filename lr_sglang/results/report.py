@@ -394,11 +394,6 @@ def plain_figure(
     return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
 
 
-def _at_once(m: Measures) -> str:
-    """The share of answers that came at once, if there are any."""
-    return f" ({100 * m.at_once:.0f} % at once)" if m.at_once else ""
-
-
 def _repeated(m: Measures) -> bool:
     """Whether questions have several graded samples."""
     return m.accuracy is not None and m.accuracy.samples > m.accuracy.questions
@@ -435,7 +430,9 @@ SPEED: dict[str, Cell] = {
     ),
     "tokens/s": lambda m: plain_figure(m.rate, 1),
     "seconds": lambda m: plain_figure(m.seconds, 2),
-    "to the first, s": lambda m: plain_figure(m.first, 2) + _at_once(m),
+    "to the first, s": lambda m: (
+        plain_figure(m.first, 2) + (f" ({100 * m.at_once:.0f} % at once)" if m.at_once else "")
+    ),
     "ms/token": lambda m: plain_figure(m.each, 1, 1000),
     "tokens": lambda m: plain_figure(m.tokens, 0),
 }

@@ -4,7 +4,6 @@ families.
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 from lr_sglang.runtimes.placement import models
@@ -30,7 +29,11 @@ def advised_sampling(model: str) -> Advice:
         model: a name or a folder. The file of a hub name is read from the hub's cache only.
     """
     said = {name: models.said(model, GENERATION_CONFIG, name) for name in SAMPLING_FIELDS}
-    found = {name: value for name, value in said.items() if _is_number(value)}
+    found = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
     if found.get("top_k") == 0:  # off, in transformers
         found["top_k"] = -1
     return {name: value for name, value in family(model).items() if name in SAMPLING_FIELDS} | found
@@ -39,7 +42,3 @@ def advised_sampling(model: str) -> Advice:
 def family(model: str) -> Advice:
     """The advice of our table."""
     return next((advice for name, advice in FAMILIES if name in model.lower()), {})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

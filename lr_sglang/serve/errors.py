@@ -85,11 +85,6 @@ _FIELD = re.compile(
 )
 
 
-def is_anthropics(path: str) -> bool:
-    """Whether a route is one of Anthropic's API."""
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
-
-
 def told_by_server(message: str, sent: str = "") -> tuple[str, str | None]:
     """A server's message without what concerns its own machine, and the first field that it
     refuses, if it names any.
@@ -159,14 +154,15 @@ class Refusal(LookaheadError):
 
     def body(self, path: str = "") -> dict[str, Any]:
         """The error in the form of the API that a route belongs to: Anthropic's, or OpenAI's."""
-        if is_anthropics(path):
+        if path == "/v1/messages" or path.startswith("/v1/messages/"):
             kind = ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST)
             return {"type": "error", "error": {"type": kind, "message": self.message}}
+        raw = self.code == TOO_LONG and path == "/v1/completions"
         return {
             "error": {
                 "message": self.message,
                 "type": self.kind,
-                "param": self.param,
+                "param": "prompt" if raw else self.param,
                 "code": self.code,
             }
         }

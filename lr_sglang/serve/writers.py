@@ -62,11 +62,11 @@ class LookaheadAnswer:
             on_step=lambda _: self._deliver_kept(),
             on_event=put if asked.request.wish.trace else None,
         )
-        request.on_tokens = self._on_tokens
         request.constraints = asked.constraints
         self._tools = asked.ending.tools if asked.ending else ()
         self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._seen = 0  # tokens that were given to ``_delivery``
+        request.on_tokens = lambda ids: self._deliver(ids[self._seen - len(request.trace.ids) :])
         self._began = time.monotonic()
         self._step_at = 0.0
         self._delivery = _delivery(engine, asked, prompt)
@@ -118,9 +118,6 @@ class LookaheadAnswer:
             ends = self._engine.roles["target"].ends | set(self._asked.constraints.stop_token_ids)
             own = record.steps[-1].spoken(written, ends)
         self._deliver(own, len(written) - len(own))
-
-    def _on_tokens(self, ids: Sequence[int]) -> None:
-        self._deliver(ids[self._seen - len(self._request.trace.ids) :])
 
     def _deliver(self, ids: Sequence[int], silent: int = 0) -> None:
         """Puts the text of the answer's next tokens, of which the last have none.

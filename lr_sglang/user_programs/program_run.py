@@ -89,7 +89,7 @@ class ProgramRun:
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
-        request.listen(self._stop_soon)
+        request.listen(lambda: self._loop.call_soon_threadsafe(self.stop))
 
     def now(self) -> float:
         return self._loop.time() - self._began
@@ -139,9 +139,6 @@ class ProgramRun:
         tokens = len(backend.prompt_ids(s))
         self._prompt_tokens = tokens if self._prompt_tokens is None else self._prompt_tokens
         return tokens - self._prompt_tokens
-
-    def _stop_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
         """Cancels the running generations, and makes new ones fail. Call it on the loop."""

@@ -399,8 +399,10 @@ def test_a_prompt_that_is_too_long_is_refused():
         too_long = "context_length_exceeded"
         error = is_documented(one.ask(**asked(100)), 400, too_long)
         assert "maximum context length is 32768 tokens" in error["message"], "as clients look for"
+        assert error["param"] == "messages"
         is_documented(one.ask(**asked(10**6)), 400, too_long)
-        is_documented(one.ask(COMPLETIONS, prompt="a" * 41), 400, too_long)
+        error = is_documented(one.ask(COMPLETIONS, prompt="a" * 41), 400, too_long)
+        assert error["param"] == "prompt"
         assert one.ask(**asked(20)).status_code == 200
 
 

@@ -77,13 +77,6 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {} if packages is None else {"CUDA_HOME": str(linked(packages))}
 
 
-def for_ngrams(sglang: str) -> dict[str, str]:
-    """Variables with which a release of SGLang compiles its n-gram layer: 0.5.16 leaves out a
-    header that newer compilers (gcc 12) no longer bring in by themselves.
-    """
-    return {"CXX": "c++ -include cstddef"} if sglang.startswith("0.5.16") else {}
-
-
 def linked(packages: Path) -> Path:
     """A folder with a toolkit's layout, of links to pip's packages and to the driver's library.
 

@@ -326,8 +326,10 @@ def command(
         # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which
         # takes minutes. Without, it compiles each size at its first use.
         unless_given[PRECOMPILE] = "0"
-    if layer.on and algorithm(layer, where).name == "NGRAM":
-        unless_given |= compilers.for_ngrams(release.version())
+    ngrams = layer.on and algorithm(layer, where).name == "NGRAM"
+    if ngrams and release.version().startswith("0.5.16"):
+        # it leaves out a header that newer compilers (gcc 12) no longer bring in by themselves
+        unless_given["CXX"] = "c++ -include cstddef"
     env |= {name: value for name, value in unless_given.items() if name not in environ}
     # -P: no file of the current directory may shadow a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)

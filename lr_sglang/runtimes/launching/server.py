@@ -309,7 +309,8 @@ class Server:
     def status(self) -> int | None:
         """Exit status (128 + N after signal N); None while it runs or before it was started."""
         with self._lock:
-            return self._guardian.poll() if self._guardian else None
+            status = self._guardian.poll() if self._guardian else None
+            return 128 - status if status is not None and status < 0 else status
 
     def alive(self) -> bool:
         """True from ``start`` until the process ends, by itself or by ``stop``."""
