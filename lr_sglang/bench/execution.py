@@ -164,13 +164,9 @@ class Execution:
         then = told_before(self.folder, "variants").keys()
         now = self.command["variants"].keys()
         if then != now and any(path.stat().st_size for path in self.folder.glob(f"*/{RECORDS}")):
-            told = "; ".join(
-                f"only {when}: {shorten(', '.join(sorted(names)), 60)}"
-                for when, names in (("then", then - now), ("now", now - then))
-                if names
-            )
+            differing = shorten(", ".join(sorted(then ^ now)), 120)
             raise RecordError(
-                f"{self.folder} has the results of another benchmark ({told})",
+                f"{self.folder} has the results of another benchmark (only one has {differing})",
                 hint="resume with the same options, or give another --output",
             )
 

@@ -344,8 +344,10 @@ def told_before(folder: Path, name: str) -> dict[str, Any]:
     """
     before = run_json(folder).get(name)
     if not isinstance(before, dict):
-        why = f"{folder / RUN_FILE} is missing, damaged or of another command"
-        raise RecordError(why, hint="give another --output")
+        raise RecordError(
+            f"{folder / RUN_FILE} is missing, damaged or of another command",
+            hint="give another --output",
+        )
     return before
 
 

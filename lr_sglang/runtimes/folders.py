@@ -75,8 +75,9 @@ def temporary_logs() -> Iterator[Path]:
     try:
         folder = tempfile.mkdtemp(prefix="lr-sglang-")
     except OSError as error:
-        hint = "set TMPDIR to a directory of yours"
-        raise SetupError(f"no folder for logs: {reason_of(error)}", hint=hint) from error
+        raise SetupError(
+            f"no folder for logs: {reason_of(error)}", hint="set TMPDIR to a directory of yours"
+        ) from error
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:

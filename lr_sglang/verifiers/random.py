@@ -60,10 +60,9 @@ class Oracle(Judge):
         )
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
+        target, draft = (
+            " ".join(chr(ord("a") + token % 26) for token in version.ids)
+            for version in (inquiry.pair.target, inquiry.pair.draft)
+        )
         drawn = dataclasses.replace(self.random.verify(inquiry), by=self.name)
         return self._judge(inquiry, target, draft, lambda _: drawn)
-
-
-def _words(ids: tuple[int, ...]) -> str:
-    return " ".join(chr(ord("a") + token % 26) for token in ids)

@@ -443,7 +443,8 @@ def test_the_results_of_another_benchmark_or_command_are_not_replaced(double, tm
     others = ("--modes", "autoregressive", "--temperature", 0.5, "--sweep", "concurrency=1,2")
     for more in ((), ("--resume",)):
         said = " ".join(bench(*others, *out, *more, code=1).stderr.split())
-        assert "has the results of another benchmark (only then: sampled/lookahead; only" in said
+        assert "has the results of another benchmark (only one has concurrency-1" in said
+        assert "/autoregressive, sampled/lookahead)" in said
         assert "Hint: resume with the same options, or give another --output" in said
     with store.own_folder(tmp_path / "out"):
         assert "another run is writing" in bench(*others, *out, code=1).stderr
