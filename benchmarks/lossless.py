@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -32,6 +33,8 @@ from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks.question import Question
 
+# Answers at a time: a pass of a large target takes hardly longer for several.
+AT_ONCE = 6
 WAYS = "plain", "async", "sync"
 NAMES = ("lookahead async", "lookahead sync", "sd", "lookahead+sd async", "lookahead+sd sync")
 
@@ -74,7 +77,8 @@ class Comparison:
             return [self._way(way, roles) for way in WAYS]
 
     def _way(self, way: str, roles: dict[str, RuntimeBackend]) -> list[Trace]:
-        return [self._answer(way, roles, question) for question in self._questions]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(lambda one: self._answer(way, roles, one), self._questions))
 
     def _answer(self, way: str, roles: dict[str, RuntimeBackend], question: Question) -> Trace:
         ahead = way != "plain"
