@@ -95,7 +95,9 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
         started = {"command": command} if of_servers else {}
         streams.write_json({**asdict(found), "ok": found.able, **started})
     elif isinstance(found, Findings):
-        click.echo(issue_text(found), nl=False) if report else _show(found, found.verdict, display)
+        streams.write_output(issue_text(found), nl=False) if report else _show(
+            found, found.verdict, display
+        )
     else:
         _show(found, list(_verdict(found, command)), display)
     if not found.able:

@@ -213,10 +213,10 @@ def _list(display: Display) -> None:
         streams.write_json({"built_in": ours, "up": up})
         return
     for name, about in ours.items():
-        click.echo(f"{name:18} {about}")
+        streams.write_output(f"{name:18} {about}")
     for one in running:
         roles = ", ".join(f"{role} {it['url']}" for role, it in one.roles.items())
-        click.echo(f"up: {one.name} (process {one.pid}, since {one.started}): {roles}")
+        streams.write_output(f"up: {one.name} (process {one.pid}, since {one.started}): {roles}")
 
 
 def _print(deployment: Deployment, given: Given, display: Display) -> None:
@@ -239,15 +239,15 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
         streams.write_json({"name": deployment.name, "servers": found})
         return
     for role, server in servers.items():
-        click.echo(f"# {role}{_start(deployment.runtimes[role], after[role])}")
-        click.echo(
+        streams.write_output(f"# {role}{_start(deployment.runtimes[role], after[role])}")
+        streams.write_output(
             " ".join(
                 [*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]
-            )
+            ),
         )
     for role, runtime in deployment.runtimes.items():
         if runtime.url:
-            click.echo(f"# {role} runs already at {runtime.url}")
+            streams.write_output(f"# {role} runs already at {runtime.url}")
 
 
 def _start(runtime: Runtime, after: Sequence[str]) -> str:
@@ -282,7 +282,7 @@ def _watch(running: Fleet, plan: Plan, display: Display) -> None:
             streams.write_json({"name": up.name, "pid": up.pid, "roles": up.roles})
         else:
             for role, about in up.roles.items():
-                click.echo(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")
+                streams.write_output(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")
             display.note(
                 f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C'
             )

@@ -79,7 +79,7 @@ def report(
 
         for run in _runs(folders):
             for made_of in pairs.export_pairs(partial(store.each_record, run, cache(warn)), run):
-                click.echo("\n".join(map(str, made_of.files)))
+                streams.write_output("\n".join(map(str, made_of.files)))
                 click.echo(made_of.words(), err=True)
         return
     if export is not None:
@@ -87,7 +87,7 @@ def report(
 
         for run in _runs(folders):
             for path in programs.export_answers(export, store.each_record(run, warn), run):
-                click.echo(str(path))
+                streams.write_output(str(path))
         return
     files = [figures.read_figures(Path(one)) for one in folders]
     if all(files):
@@ -95,7 +95,7 @@ def report(
         return
     made = reports.make_report(collection.read_runs(folders))
     if json:
-        streams.write_output(reports.report_json(made))
+        streams.write_output(reports.report_json(made), nl=False)
     else:
         show_report(made, Console(highlight=False))
     if plots is not None:
@@ -143,7 +143,7 @@ def tell(folder: Path, display: Display) -> None:
 
     made = reports.make_report(collection.read_runs([folder]))
     if display.as_json:
-        streams.write_output(reports.report_json(made))
+        streams.write_output(reports.report_json(made), nl=False)
         return
     show_report(made, display.out)
     display.note(f"records: {folder}")

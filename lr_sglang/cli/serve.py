@@ -257,5 +257,5 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
     if display.as_json:
         streams.write_json({"url": url, "model": service.model})
     else:
-        click.echo(f"{url}/v1  model: {service.model}")
+        streams.write_output(f"{url}/v1  model: {service.model}")
         display.note(f"a page to watch it: {url}/    end: Ctrl-C")

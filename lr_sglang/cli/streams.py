@@ -84,12 +84,14 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def write_output(text: bytes) -> None:
-    """Writes to standard output what other programs read, whatever the terminal's encoding is."""
+def write_output(text: bytes | str, *, nl: bool = True) -> None:
+    """Writes to standard output, and a line's end unless ``nl`` is false. Bytes are for other
+    programs, whatever the terminal's encoding is.
+    """
     with _writing():
-        click.echo(text, nl=False)
+        click.echo(text, nl=nl)
 
 
 def write_json(value: Any, **how: Any) -> None:
     """Writes a value as JSON, and a line's end; see ``json_text.dumped``."""
-    write_output(dumped(value, **how) + b"\n")
+    write_output(dumped(value, **how))

@@ -34,7 +34,7 @@ def tasks(name: str | None, json: bool) -> None:
         table = shown[0] if name else shown
         streams.write_json(table, indent=1)
     else:
-        click.echo(_one(shown[0]) if name else _list(shown))
+        streams.write_output(_one(shown[0]) if name else _list(shown))
 
 
 def about(task: Task) -> dict[str, Any]:

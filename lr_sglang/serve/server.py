@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lr_sglang import plugin_files
-from lr_sglang.errors import LaunchError
+from lr_sglang.errors import LaunchError, LookaheadError
 from lr_sglang.runtimes import Fleet
 from lr_sglang.serve.monitoring import log
 from lr_sglang.serve.settings import Service
@@ -83,7 +83,7 @@ class EndpointServer(uvicorn.Server):
         self._until = 0.0
         self._fleet = fleet
         self._ticked = float("inf")
-        self.failed: LaunchError | None = None
+        self.failed: Exception | None = None
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the
@@ -101,7 +101,11 @@ class EndpointServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._ready()
+        try:
+            self._ready()
+        except (LookaheadError, OSError) as error:  # nobody can be told where it listens
+            self.failed = error
+            self.end()
 
     def end(self) -> None:
         """Ends it as a signal does; from any thread."""

@@ -69,6 +69,14 @@ def test_a_stream_that_is_closed_or_full_loses_no_answer(
     assert (b"boxed{17}" in done.stdout) is (not code and redirected[0] != ">")
 
 
+def test_an_endpoint_that_cannot_say_where_it_listens_ends_by_a_named_error(tmp_path):
+    plain = [f"-oruntimes.{role}.token_layer=none" for role in ("target", "draft")]
+    asked = ("serve", "--port", "0", "--mode", "lossless", *plain)
+    done = command(">/dev/full", *asked, folder=tmp_path, code=1)
+    said = b"Error: standard output cannot be written: No space left on device\n"
+    assert done.stderr.endswith(said) and b"Traceback" not in done.stderr
+
+
 def test_names_that_are_no_text_are_names(tmp_path):
     name = os.fsdecode(b"q\xff")
     (tmp_path / f"{name}.jsonl").write_text('{"question": "how many?", "answer": 17}\n')
