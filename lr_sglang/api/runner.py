@@ -136,8 +136,7 @@ class Runner:
                 made = await self._make(todo.popleft())
                 ended.put(await asyncio.to_thread(self.keep, made) if self.keep else made)
 
-        at_once = min(self.concurrency, len(todo) or 1)
-        tasks = [asyncio.create_task(make()) for _ in range(at_once)]
+        tasks = [asyncio.create_task(make()) for _ in range(min(self.concurrency, len(todo) or 1))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:

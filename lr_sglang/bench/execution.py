@@ -161,12 +161,11 @@ class Execution:
         """
         if not (self.folder / RUN_FILE).exists():
             return
-        then = told_before(self.folder, "variants").keys()
-        now = self.command["variants"].keys()
-        if then != now and any(path.stat().st_size for path in self.folder.glob(f"*/{RECORDS}")):
-            differing = shorten(", ".join(sorted(then ^ now)), 120)
+        other = told_before(self.folder, "variants").keys() ^ self.command["variants"].keys()
+        if other and any(path.stat().st_size for path in self.folder.glob(f"*/{RECORDS}")):
             raise RecordError(
-                f"{self.folder} has the results of another benchmark (only one has {differing})",
+                f"{self.folder} has the results of another benchmark (only one has "
+                f"{shorten(', '.join(sorted(other)), 120)})",
                 hint="resume with the same options, or give another --output",
             )
 
