@@ -265,7 +265,7 @@ def predicted(scene: Conditions, shape: Shape) -> float:
     measured = forecast.Conditions(
         "async", *2 * model.alpha, target, draft, known.judge_seconds, count
     )
-    return forecast.forecast(measured, *shape) * target.step(count) if shape[0] else 1.0
+    return forecast.forecast(measured, *shape) * target.alone(count) if shape[0] else 1.0
 
 
 def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, float]:

@@ -12,6 +12,8 @@ PORTIONS = (3, 4, 6, 8, 12, 16, 24)
 # of a portion takes longer than a token of plain decoding.
 LEAST_TOKENS_A_READ = 2.0
 LEAST_READS = 8
+# Passes of a target, each of which writes one token, until a new line of the draft arrives.
+NEW_LINE = 2.0
 
 
 class ReadTimes(NamedTuple):
@@ -43,6 +45,14 @@ def gain(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> float:
 def portion_size(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> int:
     """How many tokens to draft before they are read."""
     return max(PORTIONS, key=lambda tokens: reading_speedup(agreement, tokens, times))
+
+
+def fed_speedup(agreement: float, tokens: float) -> float:
+    """Of a target that verifies up to so many delivered tokens in a pass. After one that differs it
+    writes alone until a new line arrives.
+    """
+    run = 1 / (1 - min(0.999, agreement))  # up to the target's own token where one differs
+    return (run + NEW_LINE) / (max(1.0, run / (1 + tokens)) + NEW_LINE)
 
 
 def pays(tokens: float, reads: float) -> bool:

@@ -16,7 +16,13 @@ from lr_sglang.algorithm.policy import make_policy
 from lr_sglang.algorithm.policy.confidence import Calibration
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
-from lr_sglang.algorithm.policy.forecast import StepTimes, best_shape, forecast, furthest
+from lr_sglang.algorithm.policy.forecast import (
+    StepTimes,
+    best_shape,
+    forecast,
+    furthest,
+    without_prefills,
+)
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Forecast, Pace, Turns
 from lr_sglang.api.runner import PROGRAMS
@@ -33,6 +39,8 @@ from lr_sglang.user_programs.request_maker import RequestMaker
 from tests import FULL
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation
+from tests.simulated.scheduler import Device, Job, Scheduler
+from tests.simulated.times import Curve, RoleTimes
 from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import questions
 
@@ -294,19 +302,79 @@ def test_a_way_that_cannot_be_the_fastest_is_never_tried():
     assert steps_in_turns(Turns(), paces, forecasts, 200)[1]["written"] == 0
 
 
-def test_a_step_counts_for_the_way_in_which_it_began_and_hardly_where_ways_are_mixed():
+def test_what_is_written_counts_for_the_turns_of_its_time():
+    """Also of a step that began before the way was changed, and that is slow because others have
+    changed theirs.
+    """
     turns = Turns()
     both = {"alone": Forecast(10), "written": Forecast(20)}
     turns.choose(both)
-    turns.add("written", turns.number, 50, 10.0, steps=5)
+    turns.note(0.0, 1.0)
+    turns.share(0.0, 10.0, 50, steps=5)
     turns.choose(both)
     assert turns.way == "alone"
+    turns.note(10.0, 1.0)
     left = turns.left
-    turns.add("written", turns.number - 1, 10, 2.0)
-    assert turns.pace("written") == pytest.approx(5) and turns.left == left
-    turns.add("alone", turns.number, 10, 4.0, weight=0.25)
-    turns.add("alone", turns.number, 10, 1.0)
-    assert turns.pace("alone") == pytest.approx(10 * 1.25 / 2) and turns.left == left - 2
+    turns.share(8.0, 12.0, 40)
+    assert turns.pace("written") == pytest.approx(70 / 12, rel=0.01)  # the first has faded
+    assert turns.pace("alone") == pytest.approx(10) and turns.left == left - 0.5
+    turns.note(12.0, 0.25)
+    turns.note(13.0, 0.25)
+    turns.share(12.0, 16.0, 10)
+    assert turns.pace("alone") == pytest.approx((20 + 10 / 4) / 3), "where ways are mixed"
+
+
+def test_where_one_of_eight_answers_ends_the_others_go_on_as_before():
+    known = RunStatistics()
+    assert known.turns(8) is known.turns(7) is known.turns(5)
+    assert known.turns(4) is known.turns(3) is not known.turns(8)
+    assert len({id(known.turns(n)) for n in (1, 2, 4, 8, 9)}) == 5
+
+
+def test_the_time_of_a_token_follows_what_the_target_writes_alone():
+    """Which costs more than random tokens after a short prompt did at start."""
+    known = RunStatistics(answers=8)
+    known.load("target").costs = Costs(0.03, 0.1)
+    assert known.token_seconds() == pytest.approx(0.051)
+    turns = known.turns(8)
+    turns.choose({"alone": Forecast(20, 0.1)}, answers=8)
+    for _ in range(100):
+        turns.add("alone", turns.number, 30, 3.0, answers=8)
+    assert known.token_seconds() == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("answers", [1, 4, 8, 16])
+def test_prefills_that_come_during_one_share_the_next(answers):
+    """Requests of several answers, one after another, as SGLang's scheduler runs them."""
+    a_pass, prefill, passes = 0.02, 0.04, 40
+    times = RoleTimes(Curve(((1, a_pass),)), prefill)
+
+    async def seconds():
+        loop = asyncio.get_running_loop()
+        scheduler, lengths, steps = Scheduler(times, Device()), random.Random(1), 0
+
+        async def answer(number):
+            nonlocal steps
+            while steps < 60 * answers:
+                tokens = 1 + lengths.randint(passes // 2, 3 * passes // 2)
+                job = Job(f"{number} {steps}", 1, (1,) * tokens, tokens, loop.create_future())
+                scheduler.add(job)
+                await job.done
+                steps += 1
+
+        _, running = await asyncio.wait(
+            [asyncio.create_task(answer(number)) for number in range(answers)],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for task in running:
+            task.cancel()
+        return loop.time() * answers / steps
+
+    target = StepTimes(a_pass * passes, 0.0, 0.0, prefill)
+    found = run_virtually(seconds())
+    assert target.ahead(answers, answers) == pytest.approx(found, rel=0.1)
+    busy = without_prefills(target.ahead(answers, answers), answers * prefill, answers)
+    assert busy == pytest.approx(target.alone(answers))
 
 
 def test_a_turn_ends_at_once_where_another_way_is_much_faster_by_what_is_known_now():

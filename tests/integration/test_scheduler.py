@@ -13,6 +13,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.tasks.task import messages
+from lr_sglang.user_programs import request_maker
 from lr_sglang.user_programs.request_maker import RequestMaker
 from tests import FULL
 from tests.simulated import measured_tables, runs
@@ -351,6 +352,24 @@ def test_auto_soon_does_what_is_best_on_two_cores(agreement, alpha):
     )
     assert auto.pace >= 0.9 * max(plain.pace, exact.pace)
     assert auto.first_pace >= 0.7 * plain.first_pace
+
+
+def test_auto_finds_out_that_answers_take_longer_than_start_measured(monkeypatch):
+    """Eight answers slow each other more than random tokens after short prompts, by which reading
+    seems to gain nothing.
+    """
+
+    async def too_kind(*given):
+        costs = await measure_costs(*given)
+        return replace(costs, slowdown=costs.slowdown / 5)
+
+    monkeypatch.setattr(request_maker, "measure_costs", too_kind)
+    times, writer = Times.load("two-cores"), runs.pair(0.945, 0.89, 16, 8)
+    auto, exact = (
+        runs.answers(times, writer, runs.Setting(mode), 8, 16, first=16)
+        for mode in ("auto", "lossless")
+    )
+    assert auto.pace >= 0.9 * exact.pace
 
 
 @pytest.mark.parametrize(("agreement", "helped"), [(0.945, True), (0.1, False)])

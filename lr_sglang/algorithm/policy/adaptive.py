@@ -38,8 +38,7 @@ HIGHEST_ALPHA = 0.95
 # MOST_ANSWERS), all of which wait for its prefill: one request for each would cost a fifth of the
 # speed.
 STEPS_ALONE = 8.0
-# The weight of a step while which other answers were written in another way, in the pace of its
-# way.
+# How much a time says of the way of its turn in which other answers are still written in another.
 MIXED = 0.25
 # Without any measurement, also at start: UNMEASURED is chosen for up to FEW_ANSWERS concurrent
 # answers, NO_LOOKAHEAD for more.
@@ -48,22 +47,12 @@ NO_LOOKAHEAD = TreeShape(0, 1, 0.0)
 FEW_ANSWERS = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Where a branch of the target began: in which turn, of which way."""
-
-    turns: Turns
-    way: Way
-    number: int
-
-
 @dataclasses.dataclass
 class Together:
-    """Steps that were kept at the same time, in the time of the first."""
+    """Steps that were kept at the same time, which were written since ``began``."""
 
-    part: Part
-    seconds: float
-    weight: float
+    turns: Turns
+    began: float
     tokens: int = 0
     steps: int = 0
 
@@ -87,16 +76,12 @@ class Adaptive(Policy):
         self._since = self._probes = 0
         self._choice = NO_LOOKAHEAD
         self._chosen = False  # since the last step was kept
-        # The turns that the next step belongs to; where each branch began that has no outcome, and
-        # the last steps; what was kept and is not counted yet; the time of the last decided step,
-        # and whether answers were written in other ways than it then.
+        # The turns that the next step belongs to; what was kept and is not counted yet; the time of
+        # the last decided step.
         self._turn: Turns | None = None
         self._aside: Way | None = None  # of a step that belongs to no turn
-        self._parts: dict[Branch, Part] = {}
-        self._part: Part | None = None
         self._together: Together | None = None
         self._at = 0.0
-        self._mixed = False
 
     def __enter__(self) -> Adaptive:
         # counted on from the last answer, which may be short; answers that begin together probe at
@@ -153,7 +138,7 @@ class Adaptive(Policy):
             return 0
         steps = 1.0  # until all answers write in this way, and where another is chosen soon
         turn = self._turn
-        if turn is not None and (self._part is None or self._part.number == turn.number):
+        if turn is not None and self.experience.writing.get(self, turn.way) == turn.way:
             steps = STEPS_ALONE * min(self.experience.answers, MOST_ANSWERS)
             steps = steps if turn.sure else min(steps, max(1.0, turn.left))
         return min(self.tree.room(root), math.ceil(steps * (tokens or TYPICAL_TOKENS)))
@@ -161,59 +146,47 @@ class Adaptive(Policy):
     def learn(self, node: Node) -> None:
         super().learn(node)
         now = self.clock()
-        before = self._part
-        if node.version.branch:
-            self._part = self._parts.get(node.version.branch)
-        part = self._part
-        self._parts = {one: at for one, at in self._parts.items() if one.outcome is None}
         if now > self._at:
             self._count()
-        mixed = part is None or self.experience.written_otherwise(part.way)
-        if part and node.chosen and node.chosen.step:
-            if self._together is None:
-                weight = 1.0
-                if before is not None and before.number != part.number:
-                    weight = 0.0  # the first has waited for what was in flight, or had it ahead
-                elif mixed or self._mixed:
-                    weight = MIXED
-                self._together = Together(part, now - self._at, weight)
-            self._together.tokens += len(node.chosen.step.ids)
-            self._together.steps += 1
+        turns = self._turn
+        if turns is not None:
+            self._note(turns)
+            if node.chosen and node.chosen.step:
+                if self._together is None:
+                    self._together = Together(turns, self._at)
+                self._together.tokens += len(node.chosen.step.ids)
+                self._together.steps += 1
         self._at = now
-        self._mixed = mixed
         self._since += not self._choice.depth
         self._chosen = False
 
     def _count(self) -> None:
-        """Counts what was kept for the way in which it was written."""
+        """Counts what was kept for the ways of the turns in which it was written."""
         made = self._together
         self._together = None
         if made is not None:
-            made.part.turns.add(
-                made.part.way,
-                made.part.number,
+            made.turns.share(
+                made.began,
+                self._at,
                 made.tokens,
-                made.seconds,
                 answers=max(1, self.experience.answers),
                 steps=made.steps,
-                weight=made.weight,
             )
+
+    def _note(self, turns: Turns) -> None:
+        """Notes how much what is written from now on says of the way of this turn."""
+        weight = 1.0
+        if self.experience.written_otherwise(turns.way):
+            # the first step of a single answer has waited for what was in flight, or had it ahead
+            weight = MIXED if self.experience.answers > 1 else 0.0
+        turns.note(self.clock(), weight)
 
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
         self._open[branch] = self.experience.load(branch.role).begin(self.clock())
-        if branch.role != "target":
-            return
-        turns = self._turn
-        if turns is None:
-            self._part = None
+        if branch.role == "target":
             way = self._aside or ("written" if self._choice.depth else "alone")
-        else:
-            way = turns.way
-            self._parts[branch] = part = Part(turns, way, turns.number)
-            if not turns.ahead:
-                self._part = part  # of all steps of one generation
-        self.experience.writing[self] = way
+            self.experience.writing[self] = way if self._turn is None else self._turn.way
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
@@ -227,7 +200,7 @@ class Adaptive(Policy):
             tokens = 0  # its passes have waited for what is read, or verified, beside it
         if branch.position == 0 and tokens < few and load.costs:
             tokens = 0  # its time includes the prompt's prefill; what start measured is used
-        load.end(self.clock(), mark, tokens, ways["alone"])
+        load.end(self.clock(), mark, tokens, ways["alone"], self.experience.answers)
 
     def _choose(self) -> None:
         known = self.experience
@@ -244,6 +217,7 @@ class Adaptive(Policy):
             else:
                 self._turn = turns = known.turns(known.answers)
                 turns.choose(forecasts, answers=known.answers)
+                self._note(turns)
                 self._choice = ahead if turns.ahead else NO_LOOKAHEAD
         if self._choice.depth or (self._cannot_pay(conditions) and not self._waits()):
             return

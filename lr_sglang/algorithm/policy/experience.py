@@ -4,6 +4,7 @@ the runtimes.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from lr_sglang.algorithm.policy.turns import (
     HELPED,
     MEASURED,
     UNSURE_FED,
+    UNSURE_READ,
     Forecast,
     Pace,
     Turns,
@@ -99,10 +101,10 @@ class RunStatistics:
         return self._loads.setdefault(role, Load())
 
     def turns(self, answers: int) -> Turns:
-        """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one
-        object each.
+        """The turns for this number of concurrent answers; 1, 2, 3 to 4, 5 to 8 and so on have one
+        object each: where one of eight ends, the others go on as before.
         """
-        of = answers.bit_length()
+        of = _range(answers)
         if of not in self._turns:
             known = [one for one in self._turns if self._turns[one].paces]
             nearest = min(known, key=lambda one: abs(one - of), default=None)
@@ -113,7 +115,7 @@ class RunStatistics:
         """The turns of feeding the target and leaving it alone, and its passes per second while it
         is fed, for the number of requests that are fed now.
         """
-        return self._feeding.setdefault(self.fed.bit_length(), (Turns(), Pace()))
+        return self._feeding.setdefault(_range(self.fed), (Turns(), Pace()))
 
     def written_otherwise(self, way: Way) -> bool:
         """Whether any answer is written in another way."""
@@ -136,7 +138,7 @@ class RunStatistics:
         tokens = max(1.0, self.tokens.value or TYPICAL_TOKENS)
         target, draft = (self.load(role).runtime(tokens) for role in ("target", "draft"))
         if target and not draft and self.load("target").costs:
-            draft = StepTimes(0.0, TYPICAL_C1 * target.step(1))
+            draft = StepTimes(0.0, TYPICAL_C1 * target.alone(1))
         if not target or not draft:
             return None
         others = round(self.others.given(alpha, SECOND_WEIGHT), 2)
@@ -185,12 +187,13 @@ class RunStatistics:
         if self.reads.can_read:
             sooner = conditions.target.sooner(gain)
             read = forecast(replace(conditions, target=sooner), written.depth, written.width)
-            found["read"] = Forecast(read * tokens)
+            found["read"] = Forecast(read * tokens, UNSURE_READ)
         if alone is not None and self.fed_tokens:
-            passes = reading.reading_speedup(
-                self.reads.agreed_share(), 1 + self.fed_tokens, reading.ReadTimes(1, 0)
-            )
-            found["fed"] = Forecast(alone.pace * passes, UNSURE_FED)
+            drafted = self.load("draft").seconds_per_token(self.answers)
+            in_a_pass = self.token_seconds() / drafted if drafted else math.inf
+            verified = min(self.fed_tokens, in_a_pass)
+            speedup = reading.fed_speedup(self.reads.agreed_share(), verified)
+            found["fed"] = Forecast(alone.pace * speedup, UNSURE_FED)
         elif alone is not None and self.reads.can_read and not self.layered:
             found["portions"] = Forecast(alone.pace * gain)
         return found
@@ -233,15 +236,12 @@ class RunStatistics:
 
     def token_seconds(self) -> float:
         """Seconds of a token that the target writes alone, with as many answers as there are now:
-        as requests were measured at start; of a target with a token layer, which accepts none of
-        the random tokens there, as turns without lookahead were; else of its branches.
+        as requests were measured at start and turns were since; before both, of its branches.
         """
-        turns = self._turns.get(self.answers.bit_length())
-        if self.layered and turns is not None and turns.pace("alone"):
-            return 1 / turns.pace("alone")
-        if measured := self.measured_pace():
-            return 1 / measured
-        return self.load("target").seconds_per_token(self.answers)
+        known = self._forecast_alone()
+        if (turns := self._turns.get(_range(self.answers))) is not None:
+            known = turns.estimate("alone", known)
+        return 1 / known.pace if known else self.load("target").seconds_per_token(self.answers)
 
     def measured_pace(self) -> float:
         """Tokens per second of one answer beside as many as there are now, as requests that were
@@ -257,3 +257,8 @@ class RunStatistics:
         if self._new >= min(_REFIT, len(self._samples)):
             self.calibration = Calibration.fit(self._samples)
             self._new = 0
+
+
+def _range(number: int) -> int:
+    """Of 1, 2, 3 to 4, 5 to 8 and so on, the one that a number is in."""
+    return max(0, number - 1).bit_length()

@@ -24,10 +24,31 @@ _ROUNDS = 8
 _SETTLED = 1e-4
 # The minimum speed-up for looking ahead.
 GAIN = 1.01
+# And that of a deeper or wider shape over a smaller one: steps are not of equal length, so that the
+# more are in flight, the more wait for a long one, which the formulas do not know.
+DEEPER = 1.03
 # Slots for requests that were cancelled and have not left the runtime yet.
 SPARE_SLOTS = 2
 # The maximum number of prefixes in a tree of width > 1 under the adaptive policy.
 MAX_NODES = 64
+
+
+def with_prefills(seconds: float, prefills: float, answers: int) -> float:
+    """The time that some ``seconds`` of work take while requests arrive all along, whose prefills
+    would take ``prefills`` seconds one after another. What arrives from other answers during a
+    prefill shares the next; the requests of one answer come at different times.
+    """
+    # n prefills of p seconds in the time t, in which r arrive, a share s of them from others:
+    # n = r / (1 + s r p / t)
+    others = 1 - 1 / max(1, answers)
+    half = (seconds + (1 - others) * prefills) / 2
+    return half + math.sqrt(half * half + others * seconds * prefills)
+
+
+def without_prefills(seconds: float, prefills: float, answers: int) -> float:
+    """The inverse of ``with_prefills``; 0 where they would take longer."""
+    others = 1 - 1 / max(1, answers)
+    return max(0.0, seconds - (1 - others) * prefills) * seconds / (seconds + others * prefills)
 
 
 @dataclass(frozen=True)
@@ -37,24 +58,23 @@ class StepTimes:
     Attributes:
         reading: seconds per prefilled drafted step; ``prefill``: seconds of the forward pass that
             prefills it. All other requests wait for both.
-        passes: that decode a step, between which prefills may be.
     """
 
     base: float
     more: float
     reading: float = 0.0
     prefill: float = 0.0
-    passes: float = math.inf
 
-    def step(self, requests: float, ahead: bool = False) -> float:
-        """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a
-        drafted step.
+    def alone(self, requests: float) -> float:
+        """Seconds of a step with this number of concurrent requests."""
+        return self.base + self.more * max(1.0, requests)
+
+    def ahead(self, requests: float, answers: int) -> float:
+        """Seconds of a step with this number of concurrent requests of so many answers, each of
+        which prefills a drafted step.
         """
-        writing = self.base + self.more * max(1.0, requests)
-        reading = requests if ahead else 0.0
-        # requests that arrive during a pass share the next prefill, so at most every other pass is
-        # a prefill
-        return writing + self.reading * reading + self.prefill * min(reading, self.passes)
+        busy = self.alone(requests) + self.reading * requests
+        return with_prefills(busy, requests * self.prefill, answers)
 
     def sooner(self, gain: float) -> StepTimes:
         """Those of a target that writes a step so many times as fast."""
@@ -102,7 +122,7 @@ def fastest_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
         fallen = 0
         for deep in range(1 if conditions.schedule == "sync" else 2, deepest(depth, wide) + 1):
             per_second = forecast(conditions, deep, wide)
-            if not found.depth or per_second > found.steps_per_second * (1 + 1e-9):
+            if not found.depth or per_second > found.steps_per_second * DEEPER:
                 found = TreeShape(deep, wide, per_second)
                 fallen = 0
             else:
@@ -116,7 +136,7 @@ def best_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
     """The fastest shape, or depth 0 where that is not ``GAIN`` times as fast as the target
     alone.
     """
-    plain = TreeShape(0, 1, 1 / conditions.target.step(conditions.answers))
+    plain = TreeShape(0, 1, 1 / conditions.target.alone(conditions.answers))
     found = fastest_shape(conditions, depth, width)
     return found if found.steps_per_second > plain.steps_per_second * GAIN else plain
 
@@ -135,8 +155,8 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
     draft = 1.0
     step = per_second = 0.0
     for _ in range(_ROUNDS):
-        step = conditions.target.step(target, ahead=True)
-        c1 = conditions.draft.step(draft, ahead=True) / step
+        step = conditions.target.ahead(target, answers)
+        c1 = conditions.draft.ahead(draft, answers) / step
         judge = conditions.judge / step
         if c1 >= _MAX_C1:
             return 0.0  # every draft would be late

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr_sglang.algorithm.policy.forecast import StepTimes, rounded
+from lr_sglang.algorithm.policy.forecast import StepTimes, rounded, without_prefills
 from lr_sglang.engine.probes import Costs
 
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small
@@ -49,25 +49,32 @@ class Load:
         self.running += 1
         return self._now, self._area
 
-    def end(self, now: float, mark: tuple[float, float], tokens: int = 0, alone: int = 0) -> None:
+    def end(
+        self,
+        now: float,
+        mark: tuple[float, float],
+        tokens: int = 0,
+        alone: int = 0,
+        answers: int = 1,
+    ) -> None:
         """Counts a request that has ended; its duration is used only if ``tokens`` is not 0.
 
         Args:
             alone: number of concurrent requests that write several steps; each of the others
                 prefills a drafted step.
+            answers: number of concurrent answers.
         """
         self._pass(now)
         self.running -= 1
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
             requests = (self._area - mark[1]) / seconds
-            per_token = seconds / tokens
-            # the time of prefills meanwhile is subtracted, at most half of it
             costs = self.costs or NO_COSTS
-            read = (costs.reading + (costs.prefill or costs.token) / tokens) * max(
-                0.0, requests - alone
-            )
-            self._learn(requests, per_token - min(per_token / 2, read), tokens / TOKENS)
+            prefilling = max(0.0, requests - alone)
+            prefills = prefilling * (costs.prefill or costs.token)
+            busy = without_prefills(seconds, prefills, answers)
+            busy = max(seconds / 4, busy - prefilling * costs.reading * tokens)
+            self._learn(requests, busy / tokens, tokens / TOKENS)
 
     @property
     def known(self) -> bool:
@@ -92,7 +99,7 @@ class Load:
             return None
         costs = self.costs or NO_COSTS
         prefill = costs.prefill or costs.token
-        parts = (*(tokens * part for part in (*self.line(), costs.reading)), prefill, tokens)
+        parts = (*(tokens * part for part in (*self.line(), costs.reading)), prefill)
         return StepTimes(*map(rounded, parts))
 
     def seconds_per_token(self, requests: int) -> float:

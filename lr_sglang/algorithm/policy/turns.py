@@ -5,6 +5,7 @@ turn goes to the way that may be the fastest.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -19,8 +20,10 @@ Way = Literal["alone", "fed", "portions", "written", "read"]
 TURN = 5.0
 SHORT_TURN = 3.0
 LONGEST = 24.0
-# A turn ends before where another way may be so many times as fast.
-MUCH_FASTER = 1.2
+# A turn goes on at its end where no other way may be so many times as fast: answers change their
+# way one after another, and are slow meanwhile. It ends before where one may be so much faster.
+FASTER = 1.05
+MUCH_FASTER = 1.4
 # A way may be so many standard errors faster than it was measured: none at first, because a trial
 # costs a short run more than it gains, and so many after that many steps of each answer. Where the
 # target has the draft's help, no branch is dropped, and a trial costs little: so many at once.
@@ -28,9 +31,11 @@ HOPE = 1.0
 HOPE_STEPS = 40.0
 HELPED: frozenset[Way] = frozenset({"fed", "portions"})
 LOOKS_AHEAD: tuple[Way, ...] = ("written", "read")
-# The standard error of a forecast, as a share of it; of the forecast of being fed, which does not
-# know how fast the draft writes beside the target; and of what was measured at start.
-UNSURE = 0.25
+# The standard error of a forecast, as a share of it; of the forecast of reading whole steps, of
+# being fed, which does not know how much slower the target is beside the draft; and of what was
+# measured at start.
+UNSURE = 0.15
+UNSURE_READ = 0.25
 UNSURE_FED = 0.35
 MEASURED = 0.1
 # The scatter of a step's tokens about what its time lets expect, as a share of them, and in how
@@ -39,6 +44,8 @@ SCATTER = 1.0
 ASSUMED = 4.0
 # Effective number of steps of each answer in a pace; the weight of older ones decays.
 MEMORY = 160.0
+# The last changes that are remembered: a step may have begun before them.
+MOST_SPANS = 32
 
 
 class Forecast(NamedTuple):
@@ -98,6 +105,19 @@ class Pace:
         return math.sqrt(scatter * self.steps / (self.steps + ASSUMED)) / self.seconds
 
 
+class Span(NamedTuple):
+    """A time from which all that is written counts for one turn.
+
+    Attributes:
+        weight: how much it says of the turn's way.
+    """
+
+    began: float
+    way: Way
+    number: int
+    weight: float
+
+
 @dataclass(eq=False)
 class Turns:
     """Writes steps in turns of several ways, and measures each.
@@ -119,6 +139,7 @@ class Turns:
     _length: float = TURN
     _steps: float = 0.0  # of each answer
     _forecasts: Mapping[Way, Forecast | None] = field(default_factory=dict)
+    _spans: deque[Span] = field(default_factory=lambda: deque(maxlen=MOST_SPANS))
 
     @property
     def ahead(self) -> bool:
@@ -133,11 +154,11 @@ class Turns:
         self,
         way: Way,
         number: int,
-        tokens: int,
+        tokens: float,
         seconds: float,
         *,
         answers: int = 1,
-        steps: int = 1,
+        steps: float = 1,
         weight: float = 1.0,
     ) -> None:
         """Adds what an answer has written.
@@ -153,6 +174,35 @@ class Turns:
         if number == self.number:
             self.left -= steps / answers
 
+    def note(self, now: float, weight: float) -> None:
+        """Notes how much what is written from now on says of this turn's way."""
+        span = Span(now, self.way, self.number, weight)
+        if not self._spans or self._spans[-1][1:] != span[1:]:
+            self._spans.append(span)
+
+    def share(
+        self, began: float, ended: float, tokens: int, *, answers: int = 1, steps: int = 1
+    ) -> None:
+        """Adds what an answer has written in this time to the turns that were then: what one answer
+        gains by its way, others may lose, so a pace is that of all answers.
+        """
+        later = ended
+        for span in reversed(self._spans):
+            if (seconds := later - max(began, span.began)) > 0:
+                part = seconds / (ended - began)
+                self.add(
+                    span.way,
+                    span.number,
+                    part * tokens,
+                    seconds,
+                    answers=answers,
+                    steps=part * steps,
+                    weight=span.weight,
+                )
+                later = span.began
+            if span.began <= began:
+                break
+
     def choose(self, forecasts: Mapping[Way, Forecast | None], *, answers: int = 1) -> None:
         """Begins the next turn if this one has ended.
 
@@ -165,6 +215,8 @@ class Turns:
         best = max(hoped, key=hoped.__getitem__)
         if self.left > 0 and hoped.get(self.way, 0.0) * MUCH_FASTER > hoped[best]:
             return
+        if self.paces and hoped[best] < FASTER * hoped.get(self.way, 0.0):
+            best = self.way
         for one in self.paces.values():
             one.fade(1 - self._length / MEMORY)
         if best == self.way and self.paces:
@@ -182,20 +234,28 @@ class Turns:
         return self.hoped(self.way, 0.0) >= max(others, default=0.0)
 
     def hoped(self, way: Way, errors: float = HOPE) -> float:
-        """The pace that a way may have, by its forecast and what was measured, each with the weight
-        that its error gives it; so many standard errors above their mean.
-        """
-        known = []
-        if (forecast := self._forecasts.get(way)) is not None:
-            known.append(Forecast(forecast.pace * self._correction(way), forecast.error))
-        if self.pace(way):
-            known.append(Forecast(self.pace(way), self.paces[way].error / self.pace(way)))
-        if not known:
+        """The pace that a way may have, so many standard errors above its estimate."""
+        forecast = self._forecasts.get(way)
+        if forecast is not None:
+            forecast = forecast._replace(pace=forecast.pace * self._correction(way))
+        known = self.estimate(way, forecast)
+        if known is None:
             return math.inf
+        share = 1.0 if way in HELPED else min(1.0, self._steps / HOPE_STEPS)
+        return known.pace * (1 + errors * share * known.error)
+
+    def estimate(self, way: Way, forecast: Forecast | None) -> Forecast | None:
+        """The pace of a way by its forecast and what was measured, each with the weight that its
+        error gives it; None without both.
+        """
+        known = [] if forecast is None else [forecast]
+        if measured := self.pace(way):
+            known.append(Forecast(measured, self.paces[way].error / measured))
+        if not known:
+            return None
         weights = [1 / max(1e-9, one.pace * one.error) ** 2 for one in known]
         mean = sum(w * one.pace for w, one in zip(weights, known, strict=True)) / sum(weights)
-        share = 1.0 if way in HELPED else min(1.0, self._steps / HOPE_STEPS)
-        return mean + errors * share / math.sqrt(sum(weights))
+        return Forecast(mean, 1 / math.sqrt(sum(weights)) / max(1e-9, mean))
 
     def _correction(self, way: Way) -> float:
         """How many times as fast as its forecast a way was with the nearest number of answers."""
