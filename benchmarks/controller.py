@@ -1,7 +1,7 @@
 """Measures the controller: times of the real programs on simulated runtimes, compared with the
 minimum possible times.
 
-    python benchmarks/controller.py --alpha .62 --c1 .1 --step-seconds .2 --depth 6 --judge-seconds 0 \\
+    python -m benchmarks.controller --alpha .62 --c1 .1 --step-seconds .2 --depth 6 --judge-seconds 0 \\
         --steps 60 --questions 64 --json
 
 Except for the runtimes, all code is that of a real run: the runner, SGLang's interpreter, the

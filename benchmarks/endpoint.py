@@ -1,8 +1,8 @@
 """Measures the time that ``lr-sglang serve`` adds to a step: the same programs in this process, and
 over HTTP.
 
-    python benchmarks/endpoint.py        # 16 answers at a time, both ways in turn, a few minutes
-    python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
+    python -m benchmarks.endpoint        # 16 answers at a time, both ways in turn, a few minutes
+    python -m benchmarks.endpoint --concurrency 4 --steps 40 --rounds 5
 
 Both ways use the same process of simulated runtimes over HTTP and ask the same questions, with the
 same drafts accepted. This process runs the programs itself, or is the endpoint's streaming client.

@@ -1,7 +1,7 @@
 """Tries the four modes with every token layer on models of random weights: which of them start, and
 how fast they are.
 
-    python benchmarks/gpu_modes.py --output gpu-modes
+    python -m benchmarks.gpu_modes --output gpu-modes
 
 It needs an installed lr-sglang and a GPU, and downloads nothing: the models are shapes
 (dummy:qwen3-1.7b, and with `--sizes small,large` dummy:qwen3-32b where 110 GiB of GPU memory are

@@ -1,7 +1,7 @@
 """Counts what a server finds again of prompts that are forked as lookahead forks them: of plain
 attention, and of a hybrid, which keeps its states at some places of a prompt only.
 
-    python benchmarks/hybrid.py --times
+    python -m benchmarks.hybrid --times
 
 ``plain`` is the pocket target. The hybrid has random weights, on a server without a GPU. With the
 strategy ``no_buffer`` it runs in chunks of 64 tokens, as we start it, and with prompts in one chunk;

@@ -1,10 +1,10 @@
 """Measures the options of docs/policies.md on the virtual clock, and prints a table for each: no
 model, no server.
 
-python benchmarks/policies.py                 # all of them, a minute or two
-python benchmarks/policies.py gate adaptive
-python benchmarks/policies.py adaptive --full # the whole grid: three minutes on two cores
-python benchmarks/policies.py adaptive --full --load 64 --load 128
+python -m benchmarks.policies                 # all of them, a minute or two
+python -m benchmarks.policies gate adaptive
+python -m benchmarks.policies adaptive --full # the whole grid: three minutes on two cores
+python -m benchmarks.policies adaptive --full --load 64 --load 128
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures verifiers on the same problems: acceptance, precision and cost.
 
-    python benchmarks/verifiers.py --questions 50 --verifier judge --verifier likelihood:min:-3
-    python benchmarks/verifiers.py --verifier judge --schedule async --schedule sync
+    python -m benchmarks.verifiers --questions 50 --verifier judge --verifier likelihood:min:-3
+    python -m benchmarks.verifiers --verifier judge --schedule async --schedule sync
 
 The columns of the paper's Table 2 (alpha and accuracy), and a comparison of verdicts with the
 truth: for pocket problems the meaning of a step is known (its equation,

@@ -32,6 +32,15 @@ def test_pages_have_commands():
     assert {one.page for one in OURS} >= {"README.md", "docs/getting-started.md", "docs/serving.md"}
 
 
+def test_a_benchmark_is_started_as_a_module_for_it_imports_the_tests():
+    sources = (ROOT / "benchmarks").glob("*.py")
+    told = [*pages().values(), *(one.read_text("utf-8") for one in sources)]
+    assert not [text for text in told if "python benchmarks/" in text]
+    named = {name for text in told for name in re.findall(r"python -m benchmarks\.(\w+)", text)}
+    assert len(named) > 8
+    assert not [name for name in named if not (ROOT / "benchmarks" / f"{name}.py").is_file()]
+
+
 @pytest.mark.parametrize("one", OURS, ids=str)
 def test_a_command_is_one_that_there_is(one: Command, any_path):
     if one.arguments and not one.arguments[0].startswith("-"):
