@@ -3,7 +3,7 @@ model, no server.
 
 python -m benchmarks.policies                 # all of them, a minute or two
 python -m benchmarks.policies gate adaptive
-python -m benchmarks.policies adaptive --full # the whole grid: three minutes on two cores
+python -m benchmarks.policies adaptive --full # the whole grid: five minutes on two cores
 python -m benchmarks.policies adaptive --full --load 64 --load 128
 """
 
