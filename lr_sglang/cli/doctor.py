@@ -94,12 +94,12 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
     if json:
         started = {"command": command} if of_servers else {}
         streams.write_json({**asdict(found), "ok": found.able, **started})
-    elif isinstance(found, Findings):
-        streams.write_output(issue_text(found), nl=False) if report else _show(
-            found, found.verdict, display
-        )
-    else:
+    elif isinstance(found, Examination):
         _show(found, list(_verdict(found, command)), display)
+    elif report:
+        streams.write_output(issue_text(found), nl=False)
+    else:
+        _show(found, found.verdict, display)
     if not found.able:
         raise click.exceptions.Exit(1)
 

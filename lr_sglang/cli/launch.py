@@ -240,11 +240,8 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
         return
     for role, server in servers.items():
         streams.write_output(f"# {role}{_start(deployment.runtimes[role], after[role])}")
-        streams.write_output(
-            " ".join(
-                [*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]
-            ),
-        )
+        variables = [f"{name}={shlex.quote(value)}" for name, value in envs[role].items()]
+        streams.write_output(" ".join([*variables, shlex.join(server.argv)]))
     for role, runtime in deployment.runtimes.items():
         if runtime.url:
             streams.write_output(f"# {role} runs already at {runtime.url}")

@@ -157,13 +157,13 @@ class Refusal(LookaheadError):
         if path == "/v1/messages" or path.startswith("/v1/messages/"):
             kind = ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST)
             return {"type": "error", "error": {"type": kind, "message": self.message}}
+        # a prompt is too long for whichever route it came by
+        too_long = self.code == TOO_LONG and path == "/v1/completions"
         return {
             "error": {
                 "message": self.message,
                 "type": self.kind,
-                "param": "prompt"
-                if self.code == TOO_LONG and path == "/v1/completions"
-                else self.param,
+                "param": "prompt" if too_long else self.param,
                 "code": self.code,
             }
         }
